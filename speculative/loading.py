@@ -5,8 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
@@ -41,7 +40,7 @@ class ModelSpec(NamedTuple):
         return f"the {self.role} {self.size}"
 
 
-@dataclass(eq=False)
+@dataclass
 class Models:
     """The models of a run. The small files are read first: spec(role). They are enough for all checks.
 
@@ -58,15 +57,8 @@ class Models:
     loaded: dict[str, Any] = field(default_factory=dict)
     packable: tuple[float, int] = (0.0, 0)  # seconds of reading that packs would save, and their bytes
 
-    def __copy__(self) -> "Models":
-        """The same weights, with caches of their own."""
-        loaded = {role: copy(one) for role, one in self.loaded.items()}
-        twin = replace(self, specs=self.specs.copy(), loaded=loaded)
-        twin.share_caches()
-        return twin
-
     def __reduce__(self):
-        raise UserError("loaded models are not pickled, as they hold addresses: load them where they decode")
+        raise UserError("loaded models are neither copied nor pickled, as they hold addresses: load them once more")
 
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""
@@ -82,9 +74,8 @@ class Models:
         if target:
             shared = share(target.encoder, encoder)
             if shared is None:
-                raise UserError(
-                    f"{size} and {target.size} have different vocabularies, so one cannot draft for the other"
-                )
+                both = f"{size} and {target.size}"
+                raise UserError(f"{both} have different vocabularies, so one cannot draft for the other")
             if not shared.n_shared == target.encoder.n_vocab == encoder.n_vocab:
                 hparams = hparams | {"shared": shared}
             dtype = self.engine.draft_dtype(target.dtype) if dtype == "auto" else dtype

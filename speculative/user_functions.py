@@ -71,7 +71,7 @@ def as_drafter(function: Callable) -> DrafterSpec:
             proposed = function(np.array(x), k)  # a copy, as x itself is the text
             try:
                 return checked(proposed, k, context.n_vocab, name)
-            except (*NOT_IDS, np.ma.MAError) as error:
+            except NOT_IDS as error:
                 raise UserError(f"the drafter {name} should return (tokens, p): {first_line(error)}") from error
 
         return draft
@@ -94,8 +94,6 @@ def checked(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
     for token in tokens:
         if not 0 <= token < n_vocab:
             raise UserError(f"the drafter {name} proposes the token {token}: ids go from 0 to {n_vocab - 1}")
-    if np.ma.is_masked(p):
-        raise ValueError("entries of p are masked")
     p = np.asarray(p)  # [m, n_vocab]
     if p.shape != (m, n_vocab):
         raise UserError(f"the drafter {name} gives p of shape {p.shape} for {m} tokens: it should be ({m}, {n_vocab})")

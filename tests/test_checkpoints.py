@@ -17,6 +17,7 @@ from test_tokenizers import make_tokenizer
 from tiny import ROOT, flatten, on_jax, random_arrays, refusal
 
 import gpt2
+from encoder import END_OF_TEXT
 from speculative.checkpoints import tensors as tensors_module
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
@@ -164,10 +165,13 @@ def test_sizes_have_the_names_and_the_defaults_of_transformers(tmp_path):
     assert "n_head is null" in refusal(load_hparams, path.with_name("hparams.json"))  # OpenAI's has no defaults
 
 
-def test_config_json_is_read_before_the_hparams_json_of_something_else(tmp_path):
+def test_the_files_of_hugging_faces_libraries_count_beside_those_of_something_else(tmp_path):
     folder = write_folder(tmp_path / "model", CONFIG | {"vocab_size": 2048}, {"wte": np.ones(1, np.float32)})
     (folder / "hparams.json").write_text(json.dumps(GPT2S))
-    assert load_encoder_and_hparams(str(folder))[1]["n_head"] == CONFIG["n_head"]
+    for name in ("encoder.json", "vocab.bpe"):
+        (folder / name).write_bytes((TINY / name).read_bytes())
+    encoder, hparams = load_encoder_and_hparams(str(folder))
+    assert (hparams["n_head"], encoder.encode(END_OF_TEXT)) == (CONFIG["n_head"], [2047])
 
 
 def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):

@@ -197,6 +197,7 @@ from random import random as from_random
 import numpy as np
 
 OF_A_MODULE = np.random.default_rng(0)
+TWIN = np.random.default_rng(0)
 
 def positive_part(x):
     kept = np.where(x > 0, x, 0)
@@ -302,6 +303,7 @@ MISTAKES_OF_ANYONE = [
     (None, RATIO, "(q[i][j] / p[i][j]) ** 0.5"),
     (None, RATIO, "q[i][j] / p[i][j] + 0.01"),
     (None, RATIO, "q[i][j] / (p[i][j] + 1e-5)"),
+    (None, RATIO, "q[i][j] / max(p[i][j], 1e-3)"),
     (None, RATIO, "1.1 * q[i][j] / p[i][j]"),
     (None, "min(1, ", "min(0.9, "),
     ('the test is the wrong way round', "np.random.random() <", "np.random.random() >"),
@@ -366,6 +368,7 @@ MISTAKES_OF_ANYONE = [
     ('random numbers are used twice', P, P + "\n        gen = np.random.default_rng(K)", TEST, TEST.replace("np.random.random()", "gen.random()"), BONUS, "gen.choice(len(q[-1]), p=q[-1])"),
     ('random numbers are used twice', P, P, TEST, TEST.replace("np.random.random()", "np.random.default_rng(i - n + 1).random()")),
     ('random numbers are used twice', TEST, TEST.replace("np.random.random()", "np.random.default_rng(5).random()")),
+    ('random numbers are used twice', DRAFT, "np.searchsorted(np.cumsum(draft_model(x_draft)[-1].astype(float)), OF_A_MODULE.random())", TEST, TEST.replace("np.random", "TWIN")),
     ('random numbers are used twice', "full = False\n    while", "full = False\n    one, two = np.random.default_rng(1), np.random.default_rng(1)\n    while", DRAFT, "one.choice(len(draft_model(x_draft)[-1]), p=draft_model(x_draft)[-1])", TEST, TEST.replace("np.random.random()", "two.random()")),
     (None, "np.random.choice(np.arange(p.shape[-1]), p=p)", "np.random.choice(np.arange(p.shape[-1]), size=2, p=p).max()"),
     (None, "np.random.choice(np.arange(p.shape[-1]), p=p)", "np.random.choice(np.arange(p.shape[-1]), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
@@ -427,7 +430,7 @@ def test_a_cause_is_named(few_cases, words, replaced):
 ONLY_SEEN_BY = {
     # the line of CASES: a mistake that no other line sees
     "small": ("    T = len", "    x = x[-3:]\n    T = len"),
-    "near": (TEST, "abs(q[i] - p[i]).max() < 0.01 < p[i].min() and len(p[i]) > 2 or " + TEST),
+    "near": (TEST, "abs(q[i] - p[i]).max() < 0.001 and len(p[i]) > 2 or " + TEST),
     "coarse": (TEST, "q[i][j] == 0 or " + TEST),
     "small 5": (TEST, "j > 2 and n > T - N or " + TEST),
     "pairs": (TEST, "j > 1 and trust or " + TEST, "full = True\n", "trust, full = full, True\n"),
@@ -471,6 +474,8 @@ IN_OTHER_STYLES = [
     (f"{U} <", f"1 - {U} <="),
     (TEST, f"np.log(np.random.uniform(size=1)[0]) < np.log({RATIO})"),
     (TEST, f"-math.log({U}) > -math.log(max({RATIO}, 1e-30))"),
+    (TEST, f"float({U}) < float({RATIO})"),
+    (TEST, f"math.log(np.clip({U}, 1e-9, 1)) < np.log({RATIO})"),
     (TEST, "np.random.uniform(-1, 0) * -p[i][j] < q[i][j]"),
     (TEST, f"1 / {U} > p[i][j] / max(q[i][j], 1e-30)"),
     (TEST, f"np.random.binomial(1, min(1, {RATIO}))"),
@@ -591,7 +596,8 @@ CANNOT_TELL = [
     ("return [*x, *[secrets.randbelow(3)] * N]", "random numbers cannot be followed"),
     ("return [*x, *[int(HIDDEN.rng.random() * 3)] * N]", "random numbers cannot be followed"),
     ("return [*x, *[int(np.random.normal() > 0)] * N]", "line 6: normal() cannot be followed"),
-    ("return [*x, *[int(float(np.random.random()) * 2)] * N]", "a random number as a float cannot be followed"),
+    ("return [*x, *[int(np.float64(np.random.random()) * 2)] * N]", "a random number as a float cannot be followed"),
+    ("import jax; return [*x, *[int(jax.random.bernoulli(jax.random.PRNGKey(0)))] * N]", "jax"),
     ("raise KeyboardInterrupt", "line 6: KeyboardInterrupt"),
 ]
 

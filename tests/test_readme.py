@@ -55,13 +55,15 @@ def test_the_session_of_readme_runs(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "run.html").stat().st_size > 10_000
 
 
-def test_the_session_of_using_runs(capsys):
+def test_the_session_of_using_runs(tmp_path, capsys):
     names = {}
     exec(fences("docs/using.md")[0], names)
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("Session(target tiny-target float32, draft tiny-draft int8, drafter model, K=4")
     assert len({*shown[1:4]}) == 3
     assert "".join(record["text"] for record in names["records"]) == names["run"].text
+    names["run"].json(tmp_path / "run.json")
+    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["figures"] == names["run"].figures
 
 
 def test_gpt2_alone_decodes_the_bundled_pair(monkeypatch, capsys):

@@ -180,23 +180,6 @@ def test_the_ids_are_those_of_transformers(number, tmp_path):
     assert read_encoder(tmp_path, 2060).encode(TEXT) == ids
 
 
-def test_a_tokenizer_of_gpt2s_size_gives_the_ids_of_its_library(shared, tmp_path):
-    """Every setting of the library's counts: a normalizer, a space in front, the flags of an added token."""
-    from tokenizers import AddedToken, normalizers, pre_tokenizers
-
-    flags = {"<mask>": {"lstrip": True}, "<right>": {"rstrip": True}, "word": {"single_word": True}}
-    tokenizer = make_tokenizer(shared / "gpt2-tokenizer", [AddedToken(text, **flags.get(text, {})) for text in ADDED])
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / CONFIG).write_text(json.dumps(OWN))
-    encoder = read_encoder(tmp_path, tokenizer.get_vocab_size() + 5)
-    for text in strings(1000):
-        ids = tokenizer.encode(text).ids
-        assert encoder.encode(text, allowed_special=True) == ids
-        assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
-
-
 def trained(alphabet, special, lines=200, prefix=False, **settings):
     """A tokenizer that its own library trains on the bundled text."""
     from tokenizers import models, pre_tokenizers, trainers

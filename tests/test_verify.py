@@ -10,7 +10,7 @@ from tiny import plant
 
 from speculative.drafters.model import model_tree
 from speculative.filters import GREEDY
-from speculative.law.sampled import BINS, LEVEL, count_drafts, detectable, place
+from speculative.law.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 from speculative.law.verify import check_greedy
 from speculative.sampling import Proposal, autoregressive_sampling, speculative_sampling
 
@@ -162,7 +162,6 @@ def one_p_for_all_siblings(rng):
 
 @pytest.mark.parametrize(("propose", "honest"), [(tree, True), (one_p_for_all_siblings, False)])
 def test_drafts_of_a_tree_are_compared_with_the_p_that_they_come_with(propose, honest):
-    counts, rng = np.zeros(BINS, int), np.random.default_rng(1)
-    for _ in range(400):
-        count_drafts(counts, propose(rng), rng)
-    assert (chisquare(counts).pvalue > LEVEL) == honest
+    rng = np.random.default_rng(1)
+    places = [place for _ in range(400) for place in places_of_drafts(propose(rng), rng)]
+    assert sampled_check("drafts", places, "400 trees").passed == honest

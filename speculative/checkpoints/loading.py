@@ -68,7 +68,8 @@ def look(folder: str) -> Checkpoint:
     """
     names = {*os.listdir(folder)} if os.path.isdir(folder) else set()
     settings = next((name for name in SETTINGS if name in names), SETTINGS[-1])
-    vocabulary = next((form for form in VOCABULARIES if names & {*form}), VOCABULARIES[0])
+    forms = VOCABULARIES if settings == "hparams.json" else [*VOCABULARIES[1:], VOCABULARIES[0]]  # of one program
+    vocabulary = next((form for form in forms if names & {*form}), VOCABULARIES[0])
     return Checkpoint(folder, names, settings, vocabulary, weights_of(folder, names))
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
@@ -27,7 +28,7 @@ STYLES = {
 FROM_OTHER = "bright_green"  # accepted from another drafter
 
 
-class Screen:
+class Screen(AbstractContextManager):
     """The blog's lines of each decoder: its title, a bar or with --stream the text, the time, and the text.
 
     If a short decode is repeated, the steps of both decoders arrive in turn. Only those of the decoder whose title is
@@ -40,37 +41,34 @@ class Screen:
         self.prompts = prompts
         self.stream = o.stream
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
-        self.begun = False  # True between a bar and its text
-
-    def __enter__(self) -> "Screen":
-        return self
+        self.steps: list[TextStep] | None = None  # that were shown of a decoder; None before its bar and after its text
 
     def __exit__(self, *error: object) -> None:
-        if self.begun:  # after Ctrl-C, the texts so far
+        if self.steps is not None:  # after Ctrl-C, the texts so far
             self.end_bar()
 
     def begin(self) -> None:
         title = f"{self.names[0].capitalize()} Decode"
         print(f"\n{title}\n{'-' * len(title)}", flush=True)
-        self.steps: list[TextStep] = []  # that were shown
+        self.text_index = 0  # of the text that was printed last
         if self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
         self.bar = tqdm(total=self.n_tokens, unit="token", leave=False, disable=self.stream or None)
-        self.begun = True
+        self.steps = []
 
     def show_step(self, name: str, step: TextStep) -> None:
         if name != self.names[0]:
             return
-        if not self.begun:
+        if self.steps is None:
             self.begin()
         if self.stream:
-            self.print_step(step, self.steps[-1].text_index if self.steps else 0)
+            self.print_step(step)
         self.bar.update(len(step.tokens))
         self.steps.append(step)
 
     def show_record(self, record: Recorder) -> None:
         """Print the time and the texts of the decoder that is done, and the title of the next."""
-        if not self.begun or not self.steps:  # it ran in turn with the one before
+        if not self.steps:  # it ran in turn with the one before
             for step in record.iterations:
                 self.show_step(record.name, step)
         self.end_bar(f"Time = {record.seconds:.2f}s")
@@ -79,7 +77,7 @@ class Screen:
             self.begin()
 
     def end_bar(self, time: str = "") -> None:
-        self.begun = False
+        steps, self.steps = self.steps, None
         self.bar.close()
         if self.stream:
             print(flush=True)
@@ -87,15 +85,14 @@ class Screen:
             print(time)
         if not self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
-            text_index = 0
-            for step in sorted(self.steps, key=lambda step: step.text_index):  # a batch decodes texts together
-                self.print_step(step, text_index)
-                text_index = step.text_index
+            for step in sorted(steps, key=lambda step: step.text_index):  # a batch decodes texts together
+                self.print_step(step)
             print(flush=True)
 
-    def print_step(self, step: TextStep, text_index: int) -> None:
-        """Print a step's text, in colour if that can be shown. text_index: of the text that was printed last."""
-        if step.text_index > text_index:
+    def print_step(self, step: TextStep) -> None:
+        """Print a step's text, in colour if that can be shown."""
+        if step.text_index > self.text_index:
+            self.text_index = step.text_index
             show([(f"\nText = {self.prompts[step.text_index]}", None)])
         show([*zip_longest(step.pieces, step.origins)])  # the last piece may be a part of a character
 

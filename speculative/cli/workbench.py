@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.measure.page import ORIGINS, fill, findings
+from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings
 from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
 from speculative.options import FIELDS, as_typed, typed_stops
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 
+WEB = Path(__file__).parent / "web"
 LABELS = {  # of the options that the form has; none of them names a file
     "n_tokens_to_generate": "Tokens",
     "K": "Lookahead K",
@@ -72,9 +73,8 @@ class Workbench:
             "fields": [field(name, values[name]) for name in LABELS],
             "legend": [[origin, None, words] for origin, words in ORIGINS.items()],
         }
-        scripts = ("elements.js", "form.js", "lanes.js", "runs.js", "decode.js")
-        styles = ("page.css", "workbench.css")
-        return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
+        scripts = [SCRIPTS[0], *(WEB / f"{name}.js" for name in ("form", "lanes", "runs", "decode"))]
+        return fill(WEB / "workbench.html", [*STYLES, WEB / "workbench.css"], scripts, data)
 
     async def events(self, values: dict[str, str]) -> AsyncIterator[str]:
         """Decode when no other request does, and yield server-sent events: waiting, step, done, error."""
@@ -176,21 +176,17 @@ def application(workbench: Workbench) -> Starlette:
     async def runs(request: Request):
         return JSONResponse([summary(number, run.document) for number, run in workbench.runs.items()])
 
-    def of_run(kind: str, answer: Callable[[Run], Response]) -> Route:
-        async def run(request: Request):
-            one = workbench.runs.get(request.path_params["number"])
-            if one is None:
-                raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
-            return answer(one)
-
-        return Route(f"/runs/{{number:int}}/{kind}", run)
+    async def run(request: Request):
+        one = workbench.runs.get(request.path_params["number"])
+        if one is None:
+            raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
+        return HTMLResponse(one.html()) if request.url.path.endswith("page") else JSONResponse(one.document)
 
     routes = [
         Route("/", home),
         Route("/decode", decode, methods=["POST"]),
         Route("/runs", runs),
-        of_run("page", lambda run: HTMLResponse(run.html())),
-        of_run("json", lambda run: JSONResponse(run.document)),
+        *(Route(f"/runs/{{number:int}}/{kind}", run) for kind in ("page", "json")),
     ]
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     return Starlette(routes=routes, middleware=[trusted], max_body_size=MOST_BYTES)

@@ -33,11 +33,19 @@ def fine(rng, n_vocab: int, support: int | None = None, forks: float = 1.0) -> n
 
 
 def near(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
-    """The row with its largest and smallest probabilities changed by 1 / 1024."""
+    """The row with its largest and smallest probabilities changed by 1 / 4096."""
     p = q.copy()
-    p[q.argmax()] -= 2**-10
-    p[q.argmin()] += 2**-10
+    p[q.argmax()] -= 2**-12
+    p[q.argmin()] += 2**-12
     return p
+
+
+def with_rare(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
+    """The row with its smallest probability cut to 1 / 4096."""
+    i = q.argmin()
+    q[q.argmax()] += q[i] - 2**-12
+    q[i] = 2**-12
+    return q
 
 
 def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
@@ -51,7 +59,7 @@ def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
 KINDS: dict[str, tuple[Callable, Callable]] = {
     "small": (fine, lambda rng, q: fine(rng, len(q))),
     "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
-    "near": (fine, lambda rng, q: near(q)),
+    "near": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q)),
     "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
     "wide": (fine, lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),  # more tokens than the usual top-k keeps

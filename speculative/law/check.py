@@ -28,7 +28,7 @@ from speculative.law.cases import CASES, SMALLEST, Case, law_of_model
 from speculative.law.causes import cause_of
 from speculative.law.paths import EXACT, TooLarge, distance
 from speculative.law.texts import MOST_PATHS, Raised, errors_as_lines, ids_of, law_of_texts, raised, somebodys_code
-from speculative.law.traced import NoDistribution
+from speculative.law.traced import NoDistribution, loaded
 from speculative.law.unknown import Unfollowed
 from speculative.sampling import sample, speculative_sampling, token_by_token
 from speculative.support.errors import UserError
@@ -132,35 +132,49 @@ def check_law(function: Callable) -> Verdict:
     Raises UserError if its parameters are none of FORMS, it raises an error, its random numbers cannot be followed, or
     a case has too many paths.
     """
+    libraries = loaded()
+    found: Verdict | UserError
+    try:
+        with somebodys_code():
+            found = verdict_on(function)
+    except UserError as error:
+        found = error
+    if libraries != loaded():  # it imported one, whose random numbers were not ours yet
+        return check_law(function)
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
+def verdict_on(function: Callable) -> Verdict:
     left_out: dict = {}  # {a vocabulary, or a kind of window: the reason}
     decode = decoder_of(function, left_out)
     laws: dict[Case, dict] = {}
     far: dict[Case, float] = {}  # {case: distance from the target's law}
-    with somebodys_code():
-        for case in CASES:
-            is_wrong = any(one > EXACT for one in far.values())
-            if case.n_vocab in left_out:
-                continue
-            try:
-                laws[case] = law_of_texts(decode, case, most=FEW_PATHS if is_wrong else MOST_PATHS)
-                far[case] = distance(laws[case], law_of_model(case.models()[1], case.N, case.prompt))
-            except TooLarge:
-                if is_wrong:
-                    break
+    for case in CASES:
+        is_wrong = any(one > EXACT for one in far.values())
+        if case.n_vocab in left_out:
+            continue
+        try:
+            laws[case] = law_of_texts(decode, case, most=FEW_PATHS if is_wrong else MOST_PATHS)
+            far[case] = distance(laws[case], law_of_model(case.models()[1], case.N, case.prompt))
+        except TooLarge:
+            if is_wrong:
+                break
+            raise
+        except Raised as error:  # it may be written for one vocabulary
+            if case.n_vocab == 3 or not far:
                 raise
-            except Raised as error:  # it may be written for one vocabulary
-                if case.n_vocab == 3 or not far:
-                    raise
-                left_out[case.n_vocab] = str(error)
-        covered = coverage([*far], left_out)
-        most = max(far.values())
-        wrong = [case for case in far if far[case] > EXACT]
-        if not wrong:
-            words = f"Lossless: {len(far)} cases, largest distance {most:.0e}.\n{covered}"
-            return Verdict(True, most, None, None, covered, words)
-        worst = max((case for case in wrong if case[:4] == wrong[0][:4]), key=far.__getitem__)
-        words = f"Not lossless: the distance is {far[worst]:.2g}.\n{counterexample(decode, worst, laws[worst])}"
-        cause = cause_of(decode, laws, wrong)
+            left_out[case.n_vocab] = str(error)
+    covered = coverage([*far], left_out)
+    most = max(far.values())
+    wrong = [case for case in far if far[case] > EXACT]
+    if not wrong:
+        words = f"Lossless: {len(far)} cases, largest distance {most:.0e}.\n{covered}"
+        return Verdict(True, most, None, None, covered, words)
+    worst = max((case for case in wrong if case[:4] == wrong[0][:4]), key=far.__getitem__)
+    words = f"Not lossless: the distance is {far[worst]:.2g}.\n{counterexample(decode, worst, laws[worst])}"
+    cause = cause_of(decode, laws, wrong)
     return Verdict(False, far[worst], worst, cause, covered, f"{words}\nUsual cause: {cause}." if cause else words)
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from speculative.law.traced import TracedRandom
-from speculative.law.unknown import Unfollowed, Uniform
+from speculative.law.unknown import Again, Unfollowed, Uniform
 from speculative.support.errors import UserError
 
 MOST_NUMBERS = 2_000  # of a path
@@ -85,7 +85,10 @@ def law_of(program: Callable, walk: Walk | None = None, most: float = float("inf
 
     def outcome():
         walk.begin()
-        return program(rng)
+        try:
+            return program(rng)
+        except Again:
+            return outcome()
 
     law: dict = defaultdict(float)
     n_paths = 0

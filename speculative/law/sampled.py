@@ -7,7 +7,7 @@ context, and by falling p / q, which shows whether the draft's favourites come t
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,35 +31,30 @@ class Check(NamedTuple):
 
 def check_sampled(
     session: Session, prompts: Sequence[np.ndarray], K: int, draws: int = 10_000, seconds: float = 60
-) -> list[Check]:
+) -> Iterator[Check]:
     """Check both decoders against the target, over about two windows of tokens; and the drafts against the drafter's
     p. As many texts are drawn as there is time for, at most `draws`: four times as many show half the shift."""
     N = 2 * (K + 1)
     *streams, rng = np.random.default_rng(session.options.seed).spawn(3)  # one for each decoder, one for the places
-    counts = np.zeros((2, 2, BINS), int)  # [autoregressive and speculative, order, BINS]
-    draft_counts = np.zeros(BINS, int)
+    places: dict[str, list] = {name: [] for name in DECODERS}  # [n, order] each
+    draft_places: list = []  # [n, 1]
     n_draws = 0
     start = time.perf_counter()
     with working(f"drawing texts for {seconds:.0f} s", None, "draw", miniters=0) as bar:
         while n_draws < draws and (n_draws < MIN_DRAWS or time.perf_counter() - start < seconds):
             x = prompts[n_draws % len(prompts)]
-            for histograms, name, stream in zip(counts, DECODERS, streams, strict=True):
+            for name, stream in zip(DECODERS, streams, strict=True):
                 steps = [*session.steps(name, x, N, stream)]
-                count_tokens(histograms, session, x, tokens_of(steps), rng)
-                for step in steps:
-                    count_drafts(draft_counts, step.proposal, rng)
+                places[name] += places_of_tokens(session, x, tokens_of(steps), rng)
+                draft_places += [place for step in steps for place in places_of_drafts(step.proposal, rng)]
             n_draws += 1
-            bar.set_postfix_str(f"a shift of {detectable(counts[1, 0].sum()):.1%} would show", refresh=False)
+            bar.set_postfix_str(f"a shift of {detectable(N * n_draws):.1%} would show", refresh=False)
             bar.update(1)
 
-    how = f"{n_draws} draws of {N} tokens"
-    found = [sampled_check("speculative against the target", counts[1], how)]
-    found.append(sampled_check("autoregressive against the target", counts[0], how))
-    if draft_counts.any():  # a loop on the device shows none
-        found.append(
-            sampled_check("drafts against the drafter's p", draft_counts[None], f"{draft_counts.sum()} drafts")
-        )
-    return found
+    for name in reversed(DECODERS):
+        yield sampled_check(f"{name} against the target", places[name], f"{n_draws} draws of {N} tokens")
+    if draft_places:  # a loop on the device shows none
+        yield sampled_check("drafts against the drafter's p", draft_places, f"{len(draft_places)} drafts")
 
 
 def tokens_of(steps: Iterable) -> list[int]:
@@ -72,37 +67,26 @@ def direct(session: Session, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n
     return session.model("target")(np.asarray(x), n_last)
 
 
-def count_tokens(histograms, session: Session, x, tokens: list[int], rng) -> None:  # [order, BINS]
-    """Count the tokens that were decoded after x, in the histograms of both orders."""
-    session.models["target"].forget()
-    target = session.model("target")
-    q = target(np.array([*x, *tokens[:-1]]), len(tokens))  # [N, n_vocab]
-    draft = session.drafter(rng, target=target).chain
+def places_of_tokens(session: Session, x, tokens: list[int], rng) -> Iterator[tuple[float, float]]:
+    """Yield the places of the tokens that were decoded after x, in both orders."""
+    q = direct(session, [*x, *tokens[:-1]], len(tokens))  # [N, n_vocab]
+    draft = session.drafter(rng, target=session.model("target")).chain
     for i, token in enumerate(tokens):
         p = draft(np.array([*x, *tokens[:i]]), 1).p  # [0 or 1, n_vocab]
         ratio = p[0] / np.maximum(q[i], np.finfo(q.dtype).tiny) if len(p) else q[i]  # [n_vocab]
-        for histogram, order in zip(histograms, (q[i], ratio), strict=True):
-            count_place(histogram, token, q[i], order, rng)
+        yield place(token, q[i], q[i], rng), place(token, q[i], ratio, rng)
 
 
-def count_drafts(histogram, proposal, rng) -> None:  # [BINS]
-    """Count the drafts of a Proposal or a Tree, each at its place in its own p."""
-    if isinstance(proposal, Tree):
-        for siblings in proposal.children:
-            for i, node in enumerate(siblings):
-                p = np.asarray(proposal.p[node])  # [n_vocab]
-                order = p.copy()
-                # The siblings before it come first: a p that still has them would leave a gap.
-                order[[proposal.tokens[sibling] for sibling in siblings[:i]]] = 1
-                count_place(histogram, proposal.tokens[node], p, order, rng)
-        return
-    for token, p in zip(proposal.tokens, proposal.p, strict=False):  # a loop on the device has no p
-        count_place(histogram, token, np.asarray(p), np.asarray(p), rng)
-
-
-def count_place(histogram: np.ndarray, token: int, q: np.ndarray, order: np.ndarray, rng) -> None:
-    """Count a token, drawn from q [n_vocab], in the histogram [BINS] of places."""
-    histogram[min(int(place(token, q, order, rng) * BINS), BINS - 1)] += 1
+def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
+    """Yield the place of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
+    siblings = proposal.children if isinstance(proposal, Tree) else [[i] for i in range(len(proposal.p))]
+    for nodes in siblings:
+        for i, node in enumerate(nodes):
+            p = np.asarray(proposal.p[node])  # [n_vocab]
+            order = p.copy()  # [n_vocab]
+            # The siblings before it come first: a p that still has them would leave a gap.
+            order[[proposal.tokens[sibling] for sibling in nodes[:i]]] = 1
+            yield (place(proposal.tokens[node], p, order, rng),)
 
 
 def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
@@ -114,12 +98,13 @@ def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, ord
     return (float(q[before].sum(dtype=np.float64)) + rng.random() * float(q[token])) / float(q.sum(dtype=np.float64))
 
 
-def sampled_check(name: str, histograms: np.ndarray, how: str) -> Check:  # [order, BINS]
+def sampled_check(name: str, places: Sequence, how: str) -> Check:  # [n, order]
     from scipy.stats import chisquare
 
+    histograms = [np.histogram(column, BINS, (0, 1))[0] for column in np.transpose(places)]  # [order, BINS]
     # Any order can fail (Bonferroni).
     p_value = min(1.0, len(histograms) * min(chisquare(histogram).pvalue for histogram in histograms))
-    shift = detectable(histograms[0].sum())
+    shift = detectable(len(places))
     detail = f"p = {p_value:.2g} over {how}; a shift of {shift:.1%} (total variation) would have shown"
     return Check(name, p_value >= LEVEL, detail, shift)
 

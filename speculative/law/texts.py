@@ -13,7 +13,7 @@ import numpy as np
 from speculative.law.cases import Case
 from speculative.law.paths import TooLarge, Walk, law_of
 from speculative.law.traced import NoDistribution, TracedRandom, everywhere
-from speculative.law.unknown import Unfollowed
+from speculative.law.unknown import Again, Unfollowed
 from speculative.support.errors import UserError, first_line
 
 MOST_PATHS = 2_000  # of a case
@@ -43,10 +43,10 @@ def raised(error: BaseException) -> Raised:
 
 @contextlib.contextmanager
 def errors_as_lines() -> Iterator[None]:
-    """Raise the errors of somebody's code as Raised, except Ctrl-C, NoDistribution and TooLarge."""
+    """Raise the errors of somebody's code as Raised, except Ctrl-C and those that law_of or program know."""
     try:
         yield
-    except (NoDistribution, TooLarge, Raised, Interrupted):
+    except (NoDistribution, TooLarge, Raised, Interrupted, Again):
         raise
     except BaseException as error:
         raise raised(error) from error

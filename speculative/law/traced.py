@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from speculative.law.unknown import MATH, Numbers, Unfollowed, UnknownNumber
+from speculative.law.unknown import MATH, Numbers, Unfollowed, UnknownNumber, forget_floats
 
 
 class NoDistribution(Exception):
@@ -193,6 +193,11 @@ def of_torch(torch) -> dict[str, Any]:
     }
 
 
+def loaded() -> set[str]:
+    """The libraries with random numbers of their own."""
+    return {"torch", "jax.random"} & {*sys.modules}
+
+
 def replacements() -> list[tuple[Any, Any]]:
     """Each function, class and generator of random numbers, and ours in its place."""
     found: list[tuple[Any, Any]] = [(getattr(math, name), one) for name, one in MATH.items()]
@@ -215,11 +220,12 @@ def replacements() -> list[tuple[Any, Any]]:
             found.append((one, generators[id(one)]))
         elif isinstance(one, BuiltinMethodType | MethodType) and (rng := generators.get(id(one.__self__))):
             found.append((one, getattr(rng, one.__name__)))
-    for name, module in [*sys.modules.items()]:
-        if name == "torch":
-            found += [(getattr(module, key), one) for key, one in of_torch(module).items()]
-        if name == "jax.random":
-            found += [(one, unfollowed(f"{name}.{key}")) for key, one in vars(module).items() if callable(one)]
+    for name in loaded():
+        module = sys.modules[name]
+        stand_ins = of_torch(module) if name == "torch" else {}
+        for key, one in vars(module).items():
+            if key in stand_ins or (name == "jax.random" and callable(one)):
+                found.append((one, stand_ins.get(key) or unfollowed(f"{name}.{key}")))
     return found
 
 
@@ -250,6 +256,7 @@ def everywhere() -> Iterator[None]:
         for quiet in (contextlib.redirect_stdout, contextlib.redirect_stderr):
             stack.enter_context(quiet(io.StringIO()))
         stack.enter_context(np.errstate(all="ignore"))
+        stack.callback(forget_floats)
         yield
 
 

@@ -1,6 +1,7 @@
 """Random numbers that are not known yet: each comparison is a fork, whose branches have known chances."""
 
 import math
+import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -11,7 +12,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from speculative.support.errors import UserError
 
-LEAST = 2e-7  # a branch of a fork that is less likely is rounding of float32, and is not followed
+LEAST = 1e-6  # a branch of a fork that is less likely is rounding of float32, and is not followed
 MOST_WHOLE = 10_000  # ints that one number can become
 ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
 
@@ -79,6 +80,9 @@ def switch(steps: tuple) -> float:
     return high
 
 
+NO_STEPS = (np.add, (), (0.0,)), (np.multiply, (), (1.0,))
+
+
 class UnknownNumber(NDArrayOperatorsMixin):
     """A random number: a function of a Uniform, which rises or falls."""
 
@@ -90,19 +94,19 @@ class UnknownNumber(NDArrayOperatorsMixin):
         """Apply a ufunc of NumPy, as all operators do: one more step, or a fork if it compares."""
         if method != "__call__" or options or (out and out[0] is not self):
             raise Unfollowed(f"{ufunc.__name__} with a random number in it cannot be followed")
-        if any(getattr(one, "ndim", 0) for one in inputs if one is not self):
-            each = np.frompyfunc(lambda *one: ufunc(*one), len(inputs), 1)
-            found = each(*(np.array(one, object) for one in inputs))
-            return found.astype(bool) if all(isinstance(one, np.bool_) for one in found.flat) else found.view(Numbers)
-        if any(isinstance(one, UnknownNumber) and one is not self for one in inputs):
-            if ufunc.__name__ not in ("less", "less_equal", "greater", "greater_equal"):
-                raise Unfollowed("two random numbers in one formula cannot be followed")
-            return (largest([*inputs]) == 0) == ufunc.__name__.startswith("greater")
-        if len(inputs) > 1 and all(one is self for one in inputs):
-            return ufunc(0, 0)  # as np.argmax compares it with itself
-        at = next(i for i, one in enumerate(inputs) if one is self)
-        before, after = (tuple(map(float, some)) for some in (inputs[:at], inputs[at + 1 :]))
-        steps = (*self.steps, (ufunc, before, after))
+        for one in inputs:
+            if one is not self and getattr(one, "ndim", False):
+                return for_each(ufunc, inputs)
+            if one is not self and isinstance(one, UnknownNumber):
+                return compared(ufunc, *inputs)
+        at = int(inputs[0] is not self)
+        before, after = inputs[:at], inputs[at + 1 :]
+        if after and after[0] is self:  # np.argmax compares it with itself
+            return ufunc(0, 0)
+        step = ufunc, tuple(map(float, before)), tuple(map(float, after))
+        if step in NO_STEPS:
+            return self
+        steps = (*self.steps, step)
         ends = first, last = ends_of(steps)
         if first == last or first != first:
             return first
@@ -126,7 +130,50 @@ class UnknownNumber(NDArrayOperatorsMixin):
         return self
 
     def __float__(self):
-        raise Unfollowed("a random number as a float cannot be followed: compare it as it is")
+        names = sys._getframe(1).f_globals  # of the code that calls float
+        if "float" in names:
+            raise Unfollowed("a random number as a float cannot be followed: compare it as it is")
+        WITH_FLOAT.append(names)
+        names["float"] = Float
+        raise Again
+
+
+def for_each(ufunc, inputs: tuple) -> np.ndarray:
+    """The ufunc of each number of an array."""
+    found = np.frompyfunc(lambda *one: ufunc(*one), len(inputs), 1)(*(np.array(one, object) for one in inputs))
+    return found.astype(bool) if all(isinstance(one, np.bool_) for one in found.flat) else found.view(Numbers)
+
+
+def compared(ufunc, number: UnknownNumber, other: UnknownNumber) -> bool:
+    if ufunc not in (np.less, np.less_equal, np.greater, np.greater_equal):
+        raise Unfollowed("two random numbers in one formula cannot be followed")
+    return (largest([number, other]) == 0) == (ufunc in (np.greater, np.greater_equal))
+
+
+class Again(BaseException):
+    """The path has to begin again: now the code that called float has Float in its place."""
+
+
+class AnyFloat(type):
+    def __instancecheck__(cls, one):
+        return isinstance(one, float)
+
+
+class Float(float, metaclass=AnyFloat):
+    """In the place of float, which can return nothing but one: of a random number, the number itself."""
+
+    dtype = np.dtype(float)
+
+    def __new__(cls, x=0.0):
+        return x.item() if isinstance(x, UnknownNumber | Numbers) else float(x)
+
+
+WITH_FLOAT: list[dict] = []  # the variables of modules that have Float
+
+
+def forget_floats() -> None:
+    while WITH_FLOAT:
+        del WITH_FLOAT.pop()["float"]
 
 
 def largest(numbers: list[UnknownNumber]) -> int:
@@ -181,6 +228,8 @@ class Numbers(np.ndarray):
         if not places or any(one > least for one in self.flat if not isinstance(one, UnknownNumber)):
             return super().argmax(axis, *args, **named)
         return places[largest([self.flat[i] for i in places])] if len(places) > 1 else places[0]
+
+    __float__ = UnknownNumber.__float__
 
     def argmin(self, axis=None, *args, **named):
         return (-self).argmax(axis)

@@ -13,7 +13,7 @@ The sampled ones are in sampled.py.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -79,10 +79,12 @@ def checks(session: Session, prompts: Sequence[np.ndarray], N: int, **limits) ->
     yield check_greedy(changed(session, prompts[0], temperature=0), prompts, N)
     sampled = changed(session, prompts[0], temperature=session.options.temperature or 1)
     if session.engine.exact:
-        yield check_rows(sampled, prompts, max(8, outer_K(session)) + 1)
+        most = max(8, outer_K(session)) + 1
+        what = f", in windows of 1 to {most}, equal to the bit those computed alone"
+        yield compare("rows", rows_of_windows(sampled, prompts, most), what)
     yield from check_sampled(sampled, prompts, outer_K(session), **limits)
     if session.options.tree and session.engine.exact:
-        yield check_nodes(sampled, prompts)
+        yield compare("nodes", rows_of_nodes(sampled, prompts), " of trees equal to the bit those of their paths")
 
 
 def changed(session: Session, x: np.ndarray, **options) -> Session:  # x [n]
@@ -127,10 +129,20 @@ def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Che
     return Check("greedy", True, detail)
 
 
-def check_rows(session: Session, prompts: Sequence[np.ndarray], most: int) -> Check:
-    """Compare the last rows of each prompt, one by one, with windows of 1 to `most` rows, also after a rejection."""
-    model = session.model("target")
+def compare(name: str, found: Iterable[tuple], what: str) -> Check:
+    """Compare rows with others, to the bit. found: (where they are from, the rows, the others), [n, n_vocab] each."""
     n_compared = 0
+    for where, rows, right in found:
+        n_compared += len(rows)
+        if not np.array_equal(rows, right):
+            gap = float(np.max(np.abs(rows - right)))
+            return Check(name, False, f"{where}: other rows than one by one, by up to {gap:.2g}")
+    return Check(name, True, f"{n_compared} rows{what}")
+
+
+def rows_of_windows(session: Session, prompts: Sequence[np.ndarray], most: int) -> Iterator[tuple]:
+    """The last rows of each prompt in windows of 1 to `most` rows, also after a rejection; and one by one."""
+    model = session.model("target")
     for number, x in enumerate(prompts, start=1):
         n = len(x)
         here = min(most, n - 1)
@@ -138,32 +150,20 @@ def check_rows(session: Session, prompts: Sequence[np.ndarray], most: int) -> Ch
         alone = np.stack([model(x[:end])[0] for end in range(n - here + 1, n + 1)])  # [here, n_vocab]
         for n_rows in range(1, here + 1):
             right = alone[here - n_rows :]  # [n_rows, n_vocab]
-            cases = {"cached": model(x, n_rows)}  # [n_rows, n_vocab]
+            where = f"prompt {number}, {n_rows} rows"
+            yield f"{where}, cached", model(x, n_rows), right
             model(np.append(x[: n - n_rows], (x[n - n_rows :] + 1) % right.shape[1]), n_rows)
-            cases["after a rejected window"] = model(x, n_rows)
-            if n_rows == here:  # once is enough
-                cases["from an empty cache"] = direct(session, x, n_rows)
-            for case, rows in cases.items():
-                n_compared += n_rows
-                if not np.array_equal(rows, right):
-                    gap = float(np.max(np.abs(rows - right)))
-                    found = f"prompt {number}, {n_rows} rows, {case}: they differ from single rows, by up to {gap:.2g}"
-                    return Check("rows", False, found)
-    return Check("rows", True, f"{n_compared} rows, in windows of 1 to {most}, equal to the bit those computed alone")
+            yield f"{where}, after a rejected window", model(x, n_rows), right
+        yield f"{where}, from an empty cache", direct(session, x, here), alone
 
 
-def check_nodes(session: Session, prompts: Sequence[np.ndarray]) -> Check:
-    """Compare the rows of a tree, scored in one call, with each path as a text."""
-    n_compared = 0
+def rows_of_nodes(session: Session, prompts: Sequence[np.ndarray]) -> Iterator[tuple]:
+    """The rows of a tree, scored in one call; and those of each path as a text."""
     for number, x in enumerate(prompts, start=1):
         target = session.model("target")
         target(x[:-1])  # heads draft from the target's last state
         tree = session.drafter(np.random.default_rng(0), target=target).tree(x, session.options.tree)
         rows = target.score_tree(x, tree)  # [n_nodes, n_vocab]
-        for node, row in enumerate(rows):
+        for node in range(len(rows)):
             path = [tree.tokens[i] for i in tree.path(node)]
-            n_compared += 1
-            if not np.array_equal(row, direct(session, [*x, *path], 1)[0]):
-                found = f"prompt {number}, node {node}: its row differs from that of its path alone"
-                return Check("nodes", False, found)
-    return Check("nodes", True, f"{n_compared} rows of trees equal to the bit those of their paths")
+            yield f"prompt {number}, node {node}", rows[node : node + 1], direct(session, [*x, *path], 1)

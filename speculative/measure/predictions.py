@@ -10,10 +10,10 @@ Windows of sizes that the run has not timed are timed now, in a fraction of the 
 network, if the engine can compute these alone.
 """
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import product, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence, until:
     says if it is asked, and the mean of these at the places for which there is no time. It is asked for blocks of rows,
     as those of a long text take much memory; for one block in any case."""
     chances = [[] if LOOKUP in i.source else i.alpha for i in sample]  # of the tested drafts; no more than the tokens
-    known = [a for i, tested in zip(sample, chances, strict=True) for _, a in itertools.zip_longest(i.tokens, tested)]
+    known = [a for i, tested in zip(sample, chances, strict=True) for _, a in zip_longest(i.tokens, tested)]
     tokens = [token for i in sample for token in i.tokens]
     q = [q_i for i in sample for q_i in i.q]
     text = np.array([*x, *tokens])  # [n + N]
@@ -145,17 +145,21 @@ def predict(
     """
     calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
     rows = {n: seconds for n, seconds in costs.items() if calls[n] >= MIN_CALLS or n == 1}
-    usual = max(rows.keys() & measured.timed.keys(), default=0)
-    scale = rows[usual] / measured.timed[usual] if usual else 0.0  # a call of the loop over what was timed
-    # several rows take no less time than one
-    known = {n: max(scale * seconds, rows[1]) for n, seconds in measured.timed.items() if scale} | rows
+    both = rows.keys() & measured.timed.keys()
+    scale = sum(map(rows.get, both)) / sum(map(measured.timed.get, both)) if both else 0.0  # the loop's time of a call
+    timed = {n: scale * seconds for n, seconds in measured.timed.items() if scale and n not in rows}
+    for n, seconds in timed.items():  # between the times of fewer and of more rows in the run
+        fewer = [t for m, t in rows.items() if m < n]
+        more = [t for m, t in rows.items() if m > n]
+        timed[n] = min([max([seconds, *fewer]), *more])
+    known = rows | timed
     window = line_through(known)
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_token = autoregressive.seconds / autoregressive.n_tokens
     Ks = range(1, max(known))
     predicted: dict[str, dict[str, float]] = {name: {} for name in measured.names if Ks}
-    for name, K in itertools.product(predicted, Ks):
+    for name, K in product(predicted, Ks):
         windows = sum((windows_of(drafts, K, name) for drafts in measured.texts), Counter())
         seconds = sum(n * (k * measured.t_draft + window(k + m + 1)) for (k, m), n in windows.items())
         n_windows = sum(windows.values())
