@@ -178,17 +178,9 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
 
 
 def row(K, speedup, repeat=0, r=0.5, iterations=10, tokens=(1, 2)):
-    row = dict.fromkeys(("plain_text_ms", "spec_text_ms"), 1.0) | {"plain_tokens": [1, 2], "spec_tokens": [*tokens]}
-    row |= {
-        "temperature": 0.0,
-        "top_p": None,
-        "domain": "prose",
-        "drafter": "model",
-        "accept": "token",
-        "K": K,
-        "speedup": speedup,
-    }
-    return row | {"speedup": speedup, "repeat": repeat, "r": r, "iterations": iterations, "prompt": "a"}
+    kind = {"temperature": 0.0, "top_p": None, "domain": "prose", "drafter": "model", "accept": "token", "K": K}
+    texts = {"plain_text_ms": 1.0, "spec_text_ms": 1.0, "plain_tokens": [1, 2], "spec_tokens": [*tokens], "prompt": "a"}
+    return kind | texts | {"speedup": speedup, "repeat": repeat, "r": r, "iterations": iterations}
 
 
 def test_a_line_is_the_median_speedup_and_counts_each_greedy_text_once():
