@@ -96,9 +96,8 @@ def test_online_prints_the_texts_and_saves_the_draft(models, capsys):
     shown = capsys.readouterr()
     prompts = [json.loads(line)["prompt"] for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     assert [json.loads(line)["prompt"] for line in shown.out.splitlines()] == prompts
-    assert re.search(
-        r"s decoding, .* s learning\n(.*\n)*α at temperature 1 on held-out text of the target: ", shown.err
-    )
+    assert "s decoding" in shown.err
+    assert "α at temperature 1 on held-out text of the target: " in shown.err
     assert (models / "new").is_dir()
 
 

@@ -51,10 +51,9 @@ def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) ->
     which decides those of the cache and the activations; biases, norms and wpe stay in float32. split: over the devices
     of a model, or all of it on each. Raises UserError if it cannot be split, and if JAX does not take the format.
     """
-    n_embd = hparams["n_embd"]
     n_head = hparams["n_head"]
     n_devices = mesh.shape["model"]
-    for width in (n_embd, hparams.get("n_inner", 4 * n_embd)):
+    for width in (hparams["n_embd"], hparams.get("n_inner", 4 * hparams["n_embd"])):
         if split and width % n_devices:
             raise UserError(f"--mesh {n_devices} cannot split a width of {width}: take a divisor of it")
     n_padded = -(-n_head // n_devices) * n_devices if split else n_head
