@@ -74,8 +74,8 @@ def receive(url: str, part: str, size: int) -> None:
             adapter.max_retries = retries  # type: ignore[attr-defined]
         with ask(session.head, url, allow_redirects=True) as response:
             length = int(response.headers.get("Content-Length", 0))
-        if not length or length != (size or length):
-            fault = f"it has {length:,} bytes, not {size:,}" if length else "its length is 0 or unknown"
+        if length < 1 or length != (size or length):
+            fault = f"it has {length:,} bytes, not {size:,}" if length > 0 else "its length is 0 or unknown"
             raise UserError(f"{url} is not the file: {fault}")
         os.makedirs(os.path.dirname(part), exist_ok=True)
         if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
@@ -87,8 +87,10 @@ def receive(url: str, part: str, size: int) -> None:
                 with bar as bar, open(part, mode) as f, contextlib.suppress(requests.RequestException):
                     for chunk in response.iter_content(2**16):
                         bar.update(f.write(chunk))
+                        if f.tell() > length:  # a server that never ends
+                            break
             if not n_received < size_of(part) <= length:
-                raise requests.ConnectionError(f"it breaks off at byte {size_of(part):,} of {length:,}")
+                raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
 
 
 @contextlib.contextmanager

@@ -61,11 +61,7 @@ def roles_of(text: str) -> list[str]:
 
 
 def make_drafter(
-    levels: list[list[DrafterSpec]],
-    context: Context,
-    lookaheads: Sequence = (),
-    rule: Rule = TOKEN,
-    trees: bool = False,
+    levels: Sequence, context: Context, lookaheads: Sequence = (), rule: Rule = TOKEN, trees: bool = False
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
