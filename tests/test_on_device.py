@@ -106,10 +106,7 @@ def test_verify_runs_on_this_engine(run_verify, accept, status):
     ("flags", "message"),
     [
         ({"batch": 2, "K": "auto"}, "--batch decodes prompts together in JAX's loop"),
-        (
-            {"batch": 4, "data_parallel": 3},
-            "--data_parallel 3 gives each copy of the models the same number",
-        ),
+        ({"batch": 4, "data_parallel": 3}, "--data_parallel 3 gives each copy of the models the same number"),
         ({"batch": 512, "data_parallel": 512}, "--mesh 1 --data_parallel 512 needs 512 devices"),
         ({"batch": 10**6 // 256}, "or a smaller --batch"),
         ({"accept": "typical:0.1", "temperature": 1}, "--accept typical:0.1 is for --engine c"),
