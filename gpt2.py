@@ -62,12 +62,12 @@ def attention(q, k, v):  # [n_head, n_q, d_head], [n_head, n_k, d_head] twice ->
 def mha(x, c_attn, c_proj, n_head, attend=attention):  # [n_seq, n_embd] -> [n_seq, n_embd]
     """Multi-head attention. attend(q, k, v) is attention itself, or that of a cache, which adds k and v to the keys and
     values of earlier tokens and attends to them all."""
-    n_seq, n_embd = x.shape
+    n_seq = len(x)
     x = linear(x, **c_attn)  # [n_seq, n_embd] -> [n_seq, 3*n_embd]
-    x = np.reshape(x, (n_seq, 3, n_head, n_embd // n_head))  # -> [n_seq, 3, n_head, d_head]
+    x = np.reshape(x, (n_seq, 3, n_head, -1))  # -> [n_seq, 3, n_head, d_head]
     q, k, v = np.transpose(x, (1, 2, 0, 3))  # -> [3, n_head, n_seq, d_head]
     x = attend(q, k, v)  # -> [n_head, n_seq, d_head]
-    x = np.reshape(np.transpose(x, (1, 0, 2)), (n_seq, n_embd))  # -> [n_seq, n_embd]
+    x = np.reshape(np.transpose(x, (1, 0, 2)), (n_seq, -1))  # -> [n_seq, n_embd]
     return linear(x, **c_proj)  # [n_seq, n_embd] -> [n_seq, n_embd]
 
 

@@ -35,10 +35,8 @@ def random_model(name: str, dtype: str, narrower: int) -> tuple:
     hparams["n_layer"] = n_layer // CUT
     rng = np.random.default_rng(0)
     convert = packer(dtype)
-    tensors = {}
-    for tensor, shape in checkpoint_shapes(hparams).items():
-        tensors[tensor] = convert(tensor, rng.random(shape, np.float32) * np.float32(0.04) - np.float32(0.02))
-    params = nested(tensors)
+    shapes = checkpoint_shapes(hparams).items()
+    params = nested({name: convert(name, rng.uniform(-0.02, 0.02, s).astype(np.float32)) for name, s in shapes})
     held = 8 * hparams["n_layer"] * hparams["n_embd"]
     return partial(forward, new_pass(params, hparams, dtype)), n_bytes(params), held
 

@@ -4,12 +4,17 @@
     python -m benchmarks blog theirs --models_dir full
 
 Its main.py runs as it is, with the gpt2.py of its picoGPT; checkpoints are read by our utils.py, which knows more forms
-of them. Both are given all other flags, which have the blog's names. At temperature 0 the texts should be equal.
+of them. Both are given all other flags, which have the blog's names. At temperature 0 the texts should be equal. The
+last column is the time of the whole command, from Enter to the prompt, for which --beside adds other programs:
+
+    --beside "llama-speculative-simple -m 1558M.gguf -md 124M.gguf --draft-max 4 --temp 0 -n 40 -p 'Alan Turing ...'"
 """
 
 import re
+import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.tables import parser_of, table
@@ -17,7 +22,7 @@ from speculative.support.errors import UserError
 from utils import load_encoder_hparams_and_params
 
 ROOT = Path(__file__).parents[1]
-RUN = re.compile(r"^Time = ([0-9.]+)s\nText = (.*?)\n(?=\nSpeculative Decode|\Z)", re.DOTALL | re.MULTILINE)
+RUN = re.compile(r"(?ms)^Time = ([0-9.]+)s\nText = (.*?)\n(?=\nSpeculative Decode|\nThe texts |\Z)")
 THEIRS = """if True:
     import runpy, sys
     sys.path.insert(0, sys.argv.pop(1))
@@ -27,16 +32,19 @@ THEIRS = """if True:
     runpy.run_path("main.py", run_name="__main__")"""
 
 
-def run(name: str, words: list, folder: Path) -> tuple[dict, str]:
+def run(name: str, words: list, folder: Path | None = None, n_texts: int = 2) -> tuple[dict, str]:
     """-> a row of the table, and the text of speculative sampling. Raises UserError if the program fails."""
     print(f"{name} ...", file=sys.stderr, flush=True)
-    done = subprocess.run([sys.executable, *map(str, words)], cwd=folder, stdout=subprocess.PIPE, text=True)
-    found = RUN.findall(done.stdout)
-    if done.returncode or len(found) != 2:
-        raise UserError(f"{name} ended with status {done.returncode}, and gave {len(found)} texts of 2: see above")
-    (plain, _), (speculative, text) = found
-    seconds = {"autoregressive": float(plain), "speculative": float(speculative)}
-    return {"code": name, **seconds, "speedup": float(plain) / max(float(speculative), 0.005)}, text
+    began = time.perf_counter()
+    done = subprocess.run([*map(str, words)], cwd=folder, stdout=subprocess.PIPE, text=True)
+    row = {"code": name, "Enter_to_prompt": time.perf_counter() - began}
+    found = RUN.findall(done.stdout) if n_texts else []
+    if done.returncode or len(found) != n_texts:
+        raise UserError(f"{name} ended with status {done.returncode} and {len(found)} texts of {n_texts}: see above")
+    row |= {key: float(seconds) for key, (seconds, _) in zip(("autoregressive", "speculative"), found, strict=False)}
+    if found:
+        row["speedup"] = row["autoregressive"] / max(row["speculative"], 0.005)
+    return row, found[-1][1] if found else ""
 
 
 def main(argv: list[str]) -> None:
@@ -44,19 +52,21 @@ def main(argv: list[str]) -> None:
     parser.add_argument("path", type=Path, help="a clone of the blog's repository, with picoGPT")
     parser.add_argument("--models_dir", type=Path, default=ROOT / "models", help="folder of the models")
     parser.add_argument("--target_model_size", default="1558M", help="target model")
+    parser.add_argument("--beside", nargs="*", default=[], metavar="COMMAND", help="other programs, to be timed")
     o, more = parser.parse_known_args(argv)
     for needed in (o.path / "main.py", o.path / "picoGPT" / "gpt2.py"):
         if not needed.exists():
             raise UserError(f"{needed} is missing: git clone --recursive the blog's repository")
     flags = ["--models_dir", o.models_dir.resolve(), "--target_model_size", o.target_model_size, *more]
-    ours = ["main.py", "--quiet", *flags]
+    ours = [sys.executable, "main.py", *flags]
     rows, texts = zip(
-        run("the blog's", ["-c", THEIRS, ROOT, *flags], o.path),
+        run("the blog's", [sys.executable, "-c", THEIRS, ROOT, *flags], o.path),
         run("ours", ours, ROOT),
         run("ours, --fast", [*ours, "--fast"], ROOT),
         strict=True,
     )
-    print(table(rows, "code autoregressive:.2f speculative:.2f speedup:.2f"))
+    others = [run(Path(words[0]).name, words, n_texts=0)[0] for words in map(shlex.split, o.beside)]
+    print(table([*rows, *others], "code autoregressive:.2f speculative:.2f speedup:.2f Enter_to_prompt:.2f"))
     encoder, _, _ = load_encoder_hparams_and_params(o.target_model_size, str(o.models_dir))
     theirs, *others = (encoder.encode(text) for text in texts)
     for row, tokens in zip(rows[1:], others, strict=True):

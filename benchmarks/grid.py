@@ -46,9 +46,7 @@ def measure(o) -> list[dict]:
         once = [*product(kinds, o.settings, prompts)]
         settings += [(repeat, *once[i]) for i in np.random.default_rng(repeat).permutation(len(once))]
     file = Path(o.out, "runs.jsonl") if o.out else None
-    done = {}
-    if file and file.exists():
-        done = dict(json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
+    done = dict(map(json.loads, file.read_text("utf-8").splitlines())) if file and file.exists() else {}
     todo = [s for s in settings if json.dumps([models, s]) not in done]
     if todo:
         session = runs.load(o, o.drafters)
@@ -206,7 +204,8 @@ def main(name: str, argv: list[str]) -> None:
     if o.out and plot_names:
         import matplotlib  # noqa: F401 (a missing one is told before anything is measured)
     if isinstance(o.prompts, list):
-        o.prompts = {Path(path).stem: path for path in o.prompts}
+        known = {str(path): domain for domain, path in runs.PROMPTS.items()}
+        o.prompts = {known.get(str(Path(path).resolve()), Path(path).stem): path for path in o.prompts}
     lines = summarise(measure(o))
     greedy = [line["unlike"] for line in lines if line["temperature"] == 0]
     lines = change(o, lines) if change else lines

@@ -40,7 +40,7 @@ def by_text(lines: list[dict]) -> dict[str, list[dict]]:
     for line in lines:
         if isinstance(line["K"], int):
             top_p = f", top-p {line['top_p']:g}" if line["top_p"] else ""
-            label = f"{line['drafter']}, {line['domain']}, T = {line['temperature']:g}{top_p}"
+            label = f"--drafter {line['drafter']}, {line['domain']}, T = {line['temperature']:g}{top_p}"
             found.setdefault(label, []).append(line)
     return found
 

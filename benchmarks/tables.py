@@ -2,9 +2,9 @@
 
 import argparse
 import re
-import time
 from collections.abc import Callable
 from statistics import median
+from timeit import timeit
 
 
 def parser_of(command: str, about: str) -> argparse.ArgumentParser:
@@ -34,13 +34,7 @@ def without_numbers(text: str) -> str:
     return re.sub(r"\d+(?:[.,]\d+)*", "#", text)
 
 
-def seconds(task: Callable) -> float:
-    start = time.perf_counter()
-    task()
-    return time.perf_counter() - start
-
-
 def take_turns(tasks: dict[str, Callable], rounds: int) -> dict[str, float]:
     """The median seconds of each task over rounds in which each is called once; the first round is not counted."""
-    measured = [{name: seconds(task) for name, task in tasks.items()} for _ in range(rounds + 1)]
+    measured = [{name: timeit(task, number=1) for name, task in tasks.items()} for _ in range(rounds + 1)]
     return {name: median(one[name] for one in measured[1:]) for name in tasks}

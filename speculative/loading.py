@@ -74,9 +74,8 @@ class Models:
         if target:
             shared = share(target.encoder, encoder)
             if shared is None:
-                raise UserError(
-                    f"{size} and {target.size} have different vocabularies, so one cannot draft for the other"
-                )
+                both = f"{size} and {target.size}"
+                raise UserError(f"{both} have different vocabularies, so one cannot draft for the other")
             if not shared.n_shared == target.encoder.n_vocab == encoder.n_vocab:
                 hparams = hparams | {"shared": shared}
             dtype = self.engine.draft_dtype(target.dtype) if dtype == "auto" else dtype

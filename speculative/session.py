@@ -2,13 +2,13 @@
 decode through it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from speculative import drafters
-from speculative.blog.encoder import END_OF_TEXT, StreamDecoder
+from speculative.blog.encoder import StreamDecoder
 from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
@@ -55,7 +55,10 @@ class Session(Generic[AnyOptions]):
         about the loading. functions: those that only this session knows (user_functions). Raises UserError."""
         self.models = models or models_of(options, quiet)
         self.engine = self.models.engine
-        self.options = o = self.without_fast(options) if options.fast else options
+        if options.fast:  # which stands for these
+            accept = "block" if options.temperature > 0 else "token"
+            options = replace(options, drafter=self.models.fast_drafter(), K="auto", tree=None, accept=accept)
+        self.options = o = options
         self.functions = functions
         self.rule = parse_rule(o.accept, functions["accept"])
         if o.tree and not self.rule.accept_tree:
@@ -82,18 +85,11 @@ class Session(Generic[AnyOptions]):
         self.models.check(self.roles, n_cached)
         self.engine.prepare(self.models.load(self.roles), self.levels, o.K, longest)
 
-        # A program on the device looks for the end of the text, the host for other stop texts.
-        end = self.encoder.eot if END_OF_TEXT in (o.stop, *(o.stop or ())) else -1
         loaded = {role: self.models[role] for role in self.roles}
         self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
-        parts = self.filters, self.draft_filters, self.rule, end
+        parts = self.filters, self.draft_filters, self.rule
         compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)
         self.decoders = compiled or PythonDecoders(self)
-
-    def without_fast(self, o: AnyOptions) -> AnyOptions:
-        """Return the options that --fast stands for. Raises UserError."""
-        accept = "block" if o.temperature > 0 else "token"
-        return replace(o, drafter=self.models.fast_drafter(), K="auto", tree=None, accept=accept)
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -133,7 +129,7 @@ class Session(Generic[AnyOptions]):
         for role in filter(self.models.shares_cache, models):
             models[role].target = models["target"]
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
-        inner = tuple(lookahead_of(K) for K in self.lookaheads[depth + 1 :])
+        inner = [lookahead_of(K) for K in self.lookaheads[depth + 1 :]]
         return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=bool(o.tree))
 
     def steps(self, name: str, x, N: int, rng) -> Iterator:
@@ -210,21 +206,21 @@ class Session(Generic[AnyOptions]):
         decides its random numbers. explain: see texts.Report.
         """
         o = self.options
-        report = Report(self.rule, [specs[0].name for specs in self.levels[:-1]], explain)
+        outer = [specs[0].name for specs in self.levels[:-1]]
         groups = [inputs] if o.batch > 1 else [[x] for x in inputs]  # texts that one generator draws
         for number, group in enumerate(groups, start=sample):
             seed = [o.seed, number] if number else o.seed  # number 0 has the blog's own seed
-            draws = RecordedRandom(np.random.default_rng(seed))
+            report = Report(self.rule, RecordedRandom(np.random.default_rng(seed)), self.logs, outer, explain)
             texts = [StreamDecoder(self.encoder, o.stop) for _ in group]
-            calls = self.decoders.calls(name, group, N, draws, lambda index, texts=texts: texts[index].stopped)
-            yield from text_steps(calls, texts, draws, self.logs, report, number - sample)
+            calls = self.decoders.calls(name, group, N, report.draws, lambda index, texts=texts: texts[index].stopped)
+            yield from text_steps(calls, texts, report, number - sample)
 
 
+@dataclass
 class PythonDecoders:
     """Both decoders as loops in Python, which call the models of a session: the twin of engines.jax.pair.DeviceLoop."""
 
-    def __init__(self, session: Session):
-        self.session = session
+    session: Session
 
     def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
         """The step of each call of the target, up to N tokens of one prompt, as texts.text_steps takes it. stopped:

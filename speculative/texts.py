@@ -14,8 +14,6 @@ from speculative.engines.model import Call
 from speculative.rules import Rule
 from speculative.trees import Tree
 
-Logs = Mapping[str, deque[Call]]  # {role: a model's log}
-
 
 @dataclass
 class TextStep:
@@ -70,12 +68,12 @@ class TextStep:
         return [*accepted, last][: len(self.tokens)]
 
 
+@dataclass
 class RecordedRandom:
     """A random generator that remembers its draws: the tests of a step can be rebuilt from them."""
 
-    def __init__(self, rng: np.random.Generator):
-        self.rng = rng
-        self.u: list[float] = []
+    rng: np.random.Generator
+    u: list[float] = field(default_factory=list)
 
     def random(self, *size):
         drawn = self.rng.random(*size)
@@ -87,37 +85,34 @@ class RecordedRandom:
 
 
 class Report(NamedTuple):
-    """How a Step is reported, beside its tokens."""
+    """What a step's report is made of, beside the step."""
 
     rule: Rule
+    draws: RecordedRandom  # the generator of the steps
+    logs: Mapping[str, deque[Call]]  # {role: a model's log}
     levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
     explain: Callable | None = None  # explain(step, rule, u, n) -> the details of a step, of which n tokens are shown
 
 
 def text_steps(
-    calls: Iterator[Sequence],
-    texts: Sequence[StreamDecoder],
-    draws: RecordedRandom,
-    logs: Logs,
-    report: Report,
-    first: int = 0,
+    calls: Iterator[Sequence], texts: Sequence[StreamDecoder], report: Report, first: int = 0
 ) -> Iterator[TextStep]:
     """Yield each step of a decoder as a TextStep, until all texts are complete.
 
-    calls: for each call of the target (index, Step, chances) of each text that it served: see as_text. draws: the
-    generator of the steps. logs: of the models. first: the first text's number.
+    calls: for each call of the target (index, Step, chances) of each text that it served: see as_text. first: the first
+    text's number.
     """
     waited = 0.0  # seconds for the decoder that no step has yet
     while not all(text.stopped for text in texts):
-        draws.u = []
-        before = {role: log[-1] if log else None for role, log in logs.items()}
+        report.draws.u = []
+        before = {role: log[-1] if log else None for role, log in report.logs.items()}
         began = time.perf_counter()
         steps = next(calls, None)
         waited += time.perf_counter() - began
         if steps is None:
             break
-        shown = [as_text(step, chances, texts[index], draws, report, first + index) for index, step, chances in steps]
-        add_times(shown[0], logs, before, began, waited)
+        shown = [as_text(step, chances, texts[index], report, first + index) for index, step, chances in steps]
+        add_times(shown[0], report.logs, before, began, waited)
         if all(text.stopped for text in texts):
             shown[0].seconds = waited  # of a loop on a device, with the calls after the stop text
         waited -= shown[0].seconds
@@ -128,9 +123,7 @@ def text_steps(
             yield TextStep([], pieces=[rest], text_index=index)
 
 
-def as_text(
-    step: Any, chances: list[float] | None, text: StreamDecoder, draws: RecordedRandom, report: Report, text_index: int
-) -> TextStep:
+def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report: Report, text_index: int) -> TextStep:
     """A Step as a TextStep without times. chances: of its drafts, or None if the rule is to compute them, from p and q:
     a loop on a device keeps both, and gives the chances."""
     rule = report.rule
@@ -160,11 +153,13 @@ def as_text(
         shown.levels[name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
         inner = [deeper for one in inner for deeper in one.proposal.inner]
     if report.explain and rule.explain and chances is None:
-        shown.details = report.explain(step, rule, draws.u[-rule.n_draws(step) :], n)
+        shown.details = report.explain(step, rule, report.draws.u[-rule.n_draws(step) :], n)
     return shown
 
 
-def add_times(i: TextStep, logs: Logs, before: Mapping[str, Call | None], began: float, seconds: float) -> None:
+def add_times(
+    i: TextStep, logs: Mapping[str, deque[Call]], before: Mapping[str, Call | None], began: float, seconds: float
+) -> None:
     """Add the times of a step that began at that time, by time.perf_counter, and took so long. before: the last call of
     each log at that time."""
     calls = []  # that were logged since then, and that are of this decode: another thread may use the same model

@@ -89,9 +89,9 @@ def test_the_blogs_code_runs_beside_ours(tmp_path, capfd):
     first = next(pair.autoregressive("It was", 8)).text
     (tmp_path / "picoGPT" / "gpt2.py").write_text(f"GPT2 = {first!r} + '!'", encoding="utf-8")
     words = "--n_tokens_to_generate 8 --draft_model_size tiny-draft --target_model_size tiny-target --prompt"
-    index.main(["blog", str(tmp_path), *words.split(), "It was"])
+    index.main(["blog", str(tmp_path), *words.split(), "It was", "--beside", "sleep 0.1"])
     table, lines = capfd.readouterr().out.split("\nours: ")
-    assert re.search(r"the blog's +3.00 +3.00 +1.00\n +ours ", table)
+    assert re.search(r"the blog's +3.00 +3.00 +1.00 +\d+\.\d\d\n +ours .*\n.*\n +sleep +0\.[1-9]\d$", table)
     assert lines.count(f"is another one from token {len(pair.encode('It was')) + 2} on\n") == 2
 
 
@@ -178,17 +178,9 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
 
 
 def row(K, speedup, repeat=0, r=0.5, iterations=10, tokens=(1, 2)):
-    row = dict.fromkeys(("plain_text_ms", "spec_text_ms"), 1.0) | {"plain_tokens": [1, 2], "spec_tokens": [*tokens]}
-    row |= {
-        "temperature": 0.0,
-        "top_p": None,
-        "domain": "prose",
-        "drafter": "model",
-        "accept": "token",
-        "K": K,
-        "speedup": speedup,
-    }
-    return row | {"speedup": speedup, "repeat": repeat, "r": r, "iterations": iterations, "prompt": "a"}
+    kind = {"temperature": 0.0, "top_p": None, "domain": "prose", "drafter": "model", "accept": "token", "K": K}
+    texts = {"plain_text_ms": 1.0, "spec_text_ms": 1.0, "plain_tokens": [1, 2], "spec_tokens": [*tokens], "prompt": "a"}
+    return kind | texts | {"speedup": speedup, "repeat": repeat, "r": r, "iterations": iterations}
 
 
 def test_a_line_is_the_median_speedup_and_counts_each_greedy_text_once():

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny import HPARAMS, convert, logits_themselves, plant, random_params, refusal
+from tiny import HPARAMS, convert, logits_themselves, on_jax, plant, random_params, refusal
 
 from speculative.engines.c import packing
 from speculative.engines.c.library import library
@@ -31,9 +31,8 @@ def two_of(kind, hparams=HPARAMS, seed=0):
     if kind == "jax":
         pytest.importorskip("jax")
         from speculative.engines.jax.model import cached
-        from speculative.engines.jax.sharding import place
 
-        return [cached(place(params, hparams)), CachedNetwork(params, hparams)], close
+        return [cached(on_jax(params, hparams)), CachedNetwork(params, hparams)], close
     if kind == "gpt2.py":
         return [CachedNetwork(params, hparams, PlainPass) for _ in range(2)], close
     if not library():

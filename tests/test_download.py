@@ -25,6 +25,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.faults = {}
         self.ranges = []  # (path, Range) of each GET
         self.kind = "application/octet-stream"
+        self.claimed = None  # the length that a HEAD tells, if it is not the body's
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -51,7 +52,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         start = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         self.send_response(206 if start else 200)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body) - start))
+        claimed = self.server.claimed if self.command == "HEAD" else None
+        self.send_header("Content-Length", str(len(body) - start if claimed is None else claimed))
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body[start:][: fault and fault["close"]])
@@ -97,7 +99,7 @@ def test_an_interrupted_download_goes_on_and_is_noted(server, get, tmp_path):
     """At once, and when it is started again."""
     server.faults[PATH] = [{"close": 300_000}, "page", 503, {"close": 200_000}, {"close": 0}] + [503] * 5
     assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
-    assert "it breaks off at byte 458,752 of 1,000,000" in refusal(get)
+    assert "it ends at byte 458,752 of 1,000,000" in refusal(get)
     assert "503 Server Error" in refusal(get)
     assert os.listdir(tmp_path / "model") == ["weights.part"]
     get(sha256=sha256(WEIGHTS), size=len(WEIGHTS))
@@ -126,14 +128,19 @@ def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     server.kind = "text/html; charset=utf-8"
     assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
     server.kind = "application/octet-stream"
-    server.files = {PATH: b""}
-    assert refusal(get) == f"{server.url}{PATH} is not the file: its length is 0 or unknown"
+    for server.claimed in (0, -5):
+        assert refusal(get) == f"{server.url}{PATH} is not the file: its length is 0 or unknown"
     server.files = {}
     assert "404" in refusal(get)
     server.server_close()
     server.shutdown()
     assert "Connection refused): run again" in refusal(get)
     assert os.listdir(tmp_path) == []
+
+
+def test_an_answer_that_is_longer_than_the_file_is_not_read_to_its_end(server, get):
+    server.claimed = 100
+    assert "it ends at byte 65,536 of 100" in refusal(get)
 
 
 def test_nothing_is_written_through_a_link(server, get, tmp_path):

@@ -18,7 +18,7 @@ def test_many_decodes_in_one_process_take_no_more_memory():
         return [[step.text for step in one("It was", 12)] for one in (session.autoregressive, session.speculative)]
 
     def taken():
-        kilobytes = memory.read_number("/proc/self/status", "VmRSS:") or 0
+        kilobytes = memory.read_bytes("/proc/self/status", "VmRSS:") or 0
         return kilobytes, len(os.listdir("/proc/self/fd")) if kilobytes else 0, threading.active_count()
 
     first = decode()

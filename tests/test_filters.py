@@ -64,4 +64,4 @@ def test_jax_has_the_same():
 
     x = np.random.default_rng(0).normal(0, 1.5, (100, 9)).astype(np.float32)
     for filters in itertools.product([0.7, 1.7], [None, 4], [None, 0.83], [None, 0.21]):
-        np.testing.assert_allclose(to_distribution(x, *filters), Filters(*filters)(x), rtol=2e-4, atol=1e-6)
+        np.testing.assert_allclose(to_distribution(x, Filters(*filters)), Filters(*filters)(x), rtol=2e-4, atol=1e-6)

@@ -5,7 +5,7 @@ import pytest
 from tiny import convert, random_params
 
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines.c import engine, library
+from speculative.engines.c import library
 from speculative.engines.formats import BLOCK, FORMATS, model_bytes
 from speculative.engines.model import n_bytes
 
@@ -13,7 +13,6 @@ if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
 from speculative.engines.c.packing import pack_matrix, packer
-from speculative.engines.system import n_cores
 
 
 def random_weight(n_in, n_out, seed=0):
@@ -82,12 +81,6 @@ def test_a_models_matrices_are_packed(dtype):
     assert n_bytes(params) == model_bytes(dtype, checkpoint_shapes(hparams))
     embedding = FORMATS[FORMATS[dtype].embedding]
     assert np.array_equal(unpacked(params["wte"]), embedding.round(random_params(hparams)["wte"].T))
-
-
-def test_threads():
-    for n in (n_cores(), 1):
-        engine.set_threads(n)
-        assert engine.n_threads == n
 
 
 def test_a_format_is_numbered_as_engine_c_numbers_it():

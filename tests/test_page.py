@@ -8,7 +8,7 @@ import pytest
 from tiny import ROOT
 
 from speculative import load_pair
-from speculative.measure.page import SCRIPTS, VISIBLE, fill, findings, page, page_data, sha256
+from speculative.measure.page import SCRIPTS, STYLES, VISIBLE, WEB, fill, findings, page, page_data, sha256
 from speculative.measure.run import compare
 from speculative.rules import RULES, TOKEN
 
@@ -146,6 +146,6 @@ def policy_of(html):
 def test_the_page_in_docs_is_one_of_today():
     html = (ROOT / "docs" / "demo.html").read_text(encoding="utf-8")
     data = data_of(html)
-    assert fill("page.html", ("page.css",), SCRIPTS, data) == html, "write it again, as docs/output.md says"
+    assert fill(WEB / "page.html", STYLES, SCRIPTS, data) == html, "write it again, as docs/output.md says"
     assert len(html.encode()) < 400_000
     assert not re.search(r"/(home|root|tmp|work)/", html)

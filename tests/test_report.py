@@ -361,14 +361,14 @@ def test_origins(step, known, expected):
 def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
     encoder = encoder_of("the", " end", ".,")
     tokens = encoder.encode("the end.,the")
-    report = Report(SimpleNamespace(chances=lambda step: [1.0] * 4, explain=None))
+    rule = SimpleNamespace(chances=lambda step: [1.0] * 4, explain=None)
     log = deque()
 
     def calls():
         log.append(Call(time.perf_counter(), 0.0, n_read=1, n_rows=6))
         yield [(0, Step(tokens, Proposal([0] * 5, []), []), None)]
 
-    [i] = text_steps(calls(), [StreamDecoder(encoder, " end")], RecordedRandom(None), {"target": log}, report)
+    [i] = text_steps(calls(), [StreamDecoder(encoder, " end")], Report(rule, RecordedRandom(None), {"target": log}))
     assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
     assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
 
@@ -386,7 +386,7 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
             log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
             yield [(0, Step([token], Proposal([], ()), ()), [])]
 
-    steps = text_steps(calls(), [StreamDecoder(encoder, " end")], RecordedRandom(None), {"target": log}, Report(TOKEN))
+    steps = text_steps(calls(), [StreamDecoder(encoder, " end")], Report(TOKEN, RecordedRandom(None), {"target": log}))
     assert [(i.seconds, i.scoring, i.calls) for i in steps] == [
         (seconds, 1.25, [("target", 0.0, 1.25)]) for seconds in (1.25, 1.25, 7.5)
     ]

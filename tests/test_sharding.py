@@ -7,14 +7,17 @@ import json
 import os
 import re
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import first_layer, python, random_params
 
+from speculative.engines.formats import convert_all
 from speculative.engines.model import CachedNetwork
 from speculative.filters import Filters
+from speculative.rules import TOKEN
 
 pytestmark = pytest.mark.slow  # a process that compiles everything
 
@@ -42,27 +45,27 @@ def on_mesh(n_data, n_model):
 
     from speculative.engines.jax.loop import DeviceDecoder
     from speculative.engines.jax.model import cached
-    from speculative.engines.jax.pair import DeviceLoop, shape_of
+    from speculative.engines.jax.pair import DeviceLoop, lengths_of
     from speculative.engines.jax.sharding import make_mesh, place
 
     mesh = make_mesh(n_model, n_data)
-    target, draft = models()
-    network = place(*target, "float32", mesh)
+    target, draft = ((partial(convert_all, params), hparams) for params, hparams in models())
+    network = place(*target, "float32", mesh, n_model > 1)
     # With the 8 devices the draft is split too; the product has all of it on each device.
-    drafts = place(*draft, "float32", mesh, split=n_model == 8)
-    loop = DeviceLoop(DeviceDecoder(network, drafts, Filters(0.9)), 3, [deque(), deque()], batch=4)
+    drafts = place(*draft, "float32", mesh, n_model == 8)
+    loop = DeviceLoop(DeviceDecoder(network, drafts, Filters(0.9), Filters(0.9), TOKEN), 3, [deque(), deque()], batch=4)
     texts = [[] for _ in PROMPTS]
     for steps in loop.calls("speculative", PROMPTS, 12, np.random.default_rng(1), lambda text_index: False):
         for text_index, step, _ in steps:
             texts[text_index] += step.tokens
-    state, _ = loop.start(PROMPTS[:4], 0, 12, 3, shape_of(PROMPTS, 12, 3, 4))
+    state, _ = loop.start(PROMPTS[:4], 0, 12, 3, *lengths_of(PROMPTS, 12, 3))
     model = cached(network)
     arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.forward.new_cache()
     run = loop.decoder.run.lower(loop.decoder.params, state, np.uint32(1), np.int32(8), K=3).compile()
     return {
         "texts": texts,
         "logits": model.logits(PROMPTS[0], 2).tolist(),
-        "int8": cached(place(*target, "int8", mesh)).logits(PROMPTS[0], 2).tolist(),
+        "int8": cached(place(*target, "int8", mesh, n_model > 1)).logits(PROMPTS[0], 2).tolist(),
         "bytes": sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(network.params)),
         "cache": state.target_cache[0][0].addressable_shards[0].data.shape[:2],
         "of_a_call": collectives(model.forward.step.lower(*arguments).compile()),

@@ -161,6 +161,8 @@ TOKENIZERS = [
         {CONFIG: OWN | {"image_token": "<mask>", "extra_special_tokens": {"audio_token": "[PAD]"}}},
         [*PLAIN[:11], 2049, 1908, 17, 2048, 220, 87],
     ),
+    ({}, {TOKENS: {"<sep>": 2047}, MAP: {"unk_token": token("<sep>", lstrip=True)}}, [650, 304, 220, 2048, *PLAIN[7:]]),
+    ({}, {MAP: {"eos_token": MORE[1], "pad_token": "<sep>", "cls_token": MORE[1]}}, [650, 304, 220, 2048, *PLAIN[7:]]),
     (None, {}, PLAIN),
     (None, {CONFIG: {"add_bos_token": True}}, [2047, *PLAIN]),
     (None, {CONFIG: {"add_prefix_space": True}}, SPACED),

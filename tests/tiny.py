@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.engines.formats import convert_all as convert  # noqa: F401
+from speculative.engines.formats import convert_all as convert
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +41,14 @@ def flatten(params, *path):
     blocks = {f"h{i}": block for i, block in enumerate(params.get("blocks", []))}
     children = {key: child for key, child in params.items() if key != "blocks"} | blocks
     return {name: array for key, child in children.items() for name, array in flatten(child, *path, key).items()}
+
+
+def on_jax(read, hparams, dtype="float32"):
+    """A model on the first of JAX's devices. read: read(convert), or the nested dict."""
+    from speculative.engines.jax.sharding import make_mesh, place
+
+    read = read if callable(read) else partial(convert, read)
+    return place(read, hparams, dtype, make_mesh(1), split=False)
 
 
 def first_layer(params, hparams):

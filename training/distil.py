@@ -145,43 +145,47 @@ def lessons(o, target: Model, draft: Model, begin: Callable) -> Callable:
     return batch
 
 
-def acceptance_figures(o, target: Model, n_head: int, begin_held_out: Callable) -> Callable:
-    """-> figures(params of a draft), {name: α at a temperature}, on text of the target after held-out prompts."""
+def held_out_lessons(o, target: Model, begin_held_out: Callable) -> dict:
+    """-> {temperature: Lessons} on text of the target after held-out prompts."""
     held_out = {}
     for t in dict.fromkeys(o.temperature):
         rng = np.random.default_rng([2**32, int(1000 * t)])
         rows = written(target, begin_held_out, N_HELD_OUT * o.n_batch, o.n_seq, (t,), rng)
         batches = ([a[i::N_HELD_OUT] for a in rows] for i in range(N_HELD_OUT))
         held_out[t] = [teach(target.params, target.n_head, *batch) for batch in batches]
+    return held_out
+
+
+def acceptance_figures(n_head: int, held_out: dict) -> Callable:
+    """-> figures(params of a draft), {name: α at a temperature}. held_out: {temperature: Lessons}."""
     alpha = jax.jit(partial(mean, acceptance, n_head))
 
     def figures(params):
-        return {f"α at temperature {t:g}": float(np.mean([alpha(params, x) for x in held_out[t]])) for t in held_out}
+        return {f"α at temperature {t:g}": np.mean([alpha(params, x) for x in held_out[t]]) for t in held_out}
 
     return figures
 
 
-def distil(o) -> dict:
-    """Teach the draft and save it, or save the draft before if α on held-out text did not rise -> {name: [α before, α
-    after]}, on that text."""
+def save_better(o, draft: Model, params: dict, figures: Callable, show: Callable = print) -> None:
+    """Save the draft with these parameters, or as it began if α on held-out text did not rise, and show both figures.
+    They are empty if no text was held out."""
+    before, after = figures(draft.params), figures(params)
+    if before and sum(after.values()) <= sum(before.values()):
+        say("nothing was gained: α on held-out text did not rise, so the draft is saved as it began")
+        params = draft.params
+    save_draft(o, draft._replace(params=params))
+    for name in before:
+        show(f"{name} on held-out text of the target: {before[name]:.3f} before, {after[name]:.3f} after")
+
+
+def main(o) -> None:
     if bool(o.draft_model_size) == bool(o.first_layers):
         raise UserError("give either --draft_model_size or --first_layers: the draft to begin with")
     encoder, target, draft = load_both(o, o.n_seq)
     begin, begin_held_out = read_beginnings(o.prompts, encoder)
     loss = partial(mean, partial(divergence, o.divergence), draft.n_head)
     batch = lessons(o, target, draft, begin)
-    figures = acceptance_figures(o, target, draft.n_head, begin_held_out)
+    figures = acceptance_figures(draft.n_head, held_out_lessons(o, target, begin_held_out))
     rate = schedule(o.steps, o.rate / draft.hparams["n_embd"])
-    every = max(1, o.steps // 10)
-    params = fit(draft.params, loss, batch, figures, o.steps, rate, checkpoint_of(o), str(o), every)
-    before, after = figures(draft.params), figures(params)
-    gained = sum(after.values()) > sum(before.values())
-    if not gained:
-        say("nothing was gained: α on held-out text did not rise, so the draft is saved as it began")
-    save_draft(o, draft._replace(params=params) if gained else draft)
-    return {name: [before[name], after[name]] for name in before}
-
-
-def main(o) -> None:
-    for name, (before, after) in distil(o).items():
-        print(f"{name} on held-out text of the target: {before:.3f} before, {after:.3f} after")
+    params = fit(draft.params, loss, batch, figures, o.steps, rate, checkpoint_of(o), str(o), max(1, o.steps // 10))
+    save_better(o, draft, params, figures)

@@ -9,7 +9,9 @@ import numpy as np
 from safetensors.numpy import save
 from speculative.blog.utils import load_encoder_hparams_and_params
 
+from speculative.checkpoints.loading import model_folder
 from speculative.support.errors import UserError
+from speculative.support.files import replacing
 from training.loop import say
 from training.network import Model
 
@@ -43,11 +45,6 @@ def load_both(o, n_seq: int) -> tuple:
     return encoder, target, draft
 
 
-def folder_of(o, model_size: str) -> Path:
-    """models_dir/model_size, or model_size itself if it begins with . / or ~."""
-    return Path(model_size).expanduser() if model_size[0] in "./~" else Path(o.models_dir, model_size)
-
-
 def check_new(path: Path) -> None:
     if path.exists():
         raise UserError(f"{path} already exists: delete it, or choose another name")
@@ -69,7 +66,7 @@ def checkpoint_of(o) -> Path:
 
 def save_draft(o, draft: Model) -> None:
     """Write the draft that has learned, with its target's vocabulary, and delete its checkpoint."""
-    folder = folder_of(o, o.target_model_size)
+    folder = Path(model_folder(o.target_model_size, str(o.models_dir)))
     vocabulary = {name: (folder / name).read_bytes() for name in VOCABULARY if (folder / name).exists()}
     save_model(Path(o.models_dir, o.out), draft, vocabulary)
     checkpoint_of(o).unlink(missing_ok=True)
@@ -80,8 +77,7 @@ def save_model(folder: Path, model: Model, vocabulary: dict[str, bytes]) -> None
     """Write a whole folder or nothing. Weights are stored in float16."""
     tensors = {hugging_face_name(path): a for path, a in jax.tree_util.tree_leaves_with_path(model.params)}
     files = {"hparams.json": json.dumps(model.hparams).encode(), "model.safetensors": save(float16(tensors))}
-    unfinished = folder.with_name(folder.name + ".part")
-    unfinished.mkdir(parents=True, exist_ok=True)
-    for name, content in (files | vocabulary).items():
-        (unfinished / name).write_bytes(content)
-    unfinished.rename(folder)
+    with replacing(folder) as part:
+        Path(part).mkdir()
+        for name, content in (files | vocabulary).items():
+            Path(part, name).write_bytes(content)

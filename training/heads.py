@@ -6,15 +6,18 @@ model; speculative/drafters/heads.py has their formula and source.
 """
 
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
 
+from speculative.checkpoints.loading import model_folder
 from speculative.drafters.heads import FILE, fingerprint
+from speculative.support.files import replacing
 from training.distil import acceptance, distributions, divergence, read_beginnings, written
-from training.files import check_new, float16, folder_of, load
+from training.files import check_new, float16, load
 from training.loop import fit, say, schedule
 from training.network import Model, head_log_probs, last_block
 
@@ -44,7 +47,7 @@ def each_head(measure, target_params: dict, heads: dict, rows):
 
 
 def main(o) -> None:
-    path = folder_of(o, o.target_model_size) / FILE
+    path = Path(model_folder(o.target_model_size, str(o.models_dir)), FILE)
     check_new(path)
     encoder, target = load(o, o.target_model_size, o.n_seq)
     begin, begin_held_out = read_beginnings(o.prompts, encoder)
@@ -73,9 +76,8 @@ def main(o) -> None:
     rate = schedule(o.steps, o.rate / n_embd)
     checkpoint = path.with_suffix(".npz")
     heads = fit(start, loss, batch, figures, o.steps, rate, checkpoint, str(o), max(1, o.steps // 5))
-    unfinished = path.with_suffix(".part")
-    unfinished.write_bytes(save(float16(heads), {"target": fingerprint(target.hparams, target.params["ln_f"])}))
-    unfinished.rename(path)
+    with replacing(path) as part:
+        Path(part).write_bytes(save(float16(heads), {"target": fingerprint(target.hparams, target.params["ln_f"])}))
     checkpoint.unlink()
     for name, alpha in figures(heads).items():
         print(f"{name} on held-out text of the target: {alpha:.3f}")

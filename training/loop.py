@@ -4,7 +4,6 @@ Each command calls it with a loss, batches and figures of its own. Progress is p
 """
 
 import math
-import os
 import sys
 import time
 import zipfile
@@ -19,6 +18,7 @@ import numpy as np
 import optax
 
 from speculative.support.errors import UserError
+from speculative.support.files import replacing
 
 SECONDS = 10  # from one line of progress to the next; a single step may take longer
 
@@ -92,10 +92,8 @@ def say(line: str) -> None:
 def save_checkpoint(path: Path, state, step: int, identity: str) -> None:
     """Write the whole checkpoint, or leave the one before as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    with open(unfinished, "wb") as f:
-        np.savez(f, step, identity, *jax.tree.leaves(state))
-    os.replace(unfinished, path)
+    with replacing(path) as part:
+        np.savez(part, step, identity, *jax.tree.leaves(state))
 
 
 def load_checkpoint(path: Path, state, identity: str) -> tuple:

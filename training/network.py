@@ -3,7 +3,6 @@
 Names: n_batch rows of n_seq tokens; p is the draft's distribution, q the target's.
 """
 
-import importlib.util
 import math
 from functools import partial
 from typing import NamedTuple
@@ -12,10 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-spec = importlib.util.find_spec("speculative.blog.gpt2")
-gpt2 = importlib.util.module_from_spec(spec)  # a second copy of gpt2.py,
-spec.loader.exec_module(gpt2)
-gpt2.np = jnp  # in which np is jax.numpy
+from speculative.engines.jax.model import gpt2
 
 
 class Model(NamedTuple):
@@ -81,7 +77,7 @@ def cross_entropy(n_head: int, params: dict, x):  # [n_batch, n_seq + 1] -> nats
 def write(params: dict, n_head: int, x, n_prompt, temperature, key):  # [n_batch, n_seq], [n_batch] twice
     """x [n_batch, n_seq] in which all but the first n_prompt tokens of each row are the model's own, at temperature."""
     n_batch, n_seq = x.shape
-    random = (temperature > 0)[:, None]  # [n_batch, 1]
+    t = jnp.where(temperature > 0, temperature, 1)  # [n_batch]
 
     def one_token(state, n):  # the n-th token of all rows -> the one after it
         x, caches = state
@@ -97,10 +93,9 @@ def write(params: dict, n_head: int, x, n_prompt, temperature, key):  # [n_batch
         h = params["wte"][x[:, n]] + params["wpe"][n]  # [n_batch, n_embd]
         for block, cache in zip(params["blocks"], caches, strict=True):
             h = gpt2.transformer_block(h, **block, n_head=n_head, attend=partial(attend, cache))
-        # The largest logit after adding Gumbel noise is a sample of softmax.
-        noise = jax.random.gumbel(jax.random.fold_in(key, n), (n_batch, params["wte"].shape[0]))  # [n_batch, n_vocab]
-        logits = head_log_probs(params, h) / jnp.where(random, temperature[:, None], 1)  # [n_batch, n_vocab]
-        drawn = jnp.argmax(logits + jnp.where(random, noise, 0), axis=-1)  # [n_batch]
+        log_p = head_log_probs(params, h)  # [n_batch, n_vocab]
+        drawn = jax.random.categorical(jax.random.fold_in(key, n), log_p / t[:, None])  # [n_batch]
+        drawn = jnp.where(temperature > 0, drawn, jnp.argmax(log_p, axis=-1))  # [n_batch]
         x = x.at[:, n + 1].set(jnp.where(n + 1 < n_prompt, x[:, n + 1], drawn))
         return (x, updated), None
 

@@ -48,13 +48,11 @@ def read_object(path: str) -> dict:
     """Return the JSON object in a file. Raises UserError."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        if not isinstance(found, dict):
-            raise ValueError("it is not an object")
-        return found
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
+    if not isinstance(found, dict):
+        raise bad_file(path, "cannot be read as JSON (it is not an object)")
+    return found
 
 
 def read_config(path: str) -> dict:

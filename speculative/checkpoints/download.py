@@ -41,7 +41,7 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     """Download one file, or the rest of it. sha256, size (bytes): "" and 0 if they are not known. Raises UserError."""
     part = f"{path}.part"
     try:
-        length = receive(url, part, size)
+        receive(url, part, size)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a ValueError: headers that make no sense
         cause = getattr(error.args[0], "reason", error) if error.args else error  # urllib3's, the last of its tries
         hint = "run again to go on from here, or try another --source; python main.py --demo works without a download"
@@ -50,8 +50,6 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     with open(part, "rb") as f:
         while chunk := f.read(2**20):
             found.update(chunk)
-    if size_of(part) != length:
-        raise UserError(f"another program downloads {part} too: run again when it is done")
     if (sha256 or found.hexdigest()) != found.hexdigest():
         os.remove(part)
         raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
@@ -64,8 +62,8 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     os.replace(part, path)
 
 
-def receive(url: str, part: str, size: int) -> int:
-    """Ask for the bytes that a file lacks, until it is complete -> its length. Raises UserError, RequestException."""
+def receive(url: str, part: str, size: int) -> None:
+    """Ask for the bytes that a file lacks, until it is complete. Raises UserError, RequestException."""
     import requests
     from urllib3 import Retry
 
@@ -76,8 +74,8 @@ def receive(url: str, part: str, size: int) -> int:
             adapter.max_retries = retries  # type: ignore[attr-defined]
         with ask(session.head, url, allow_redirects=True) as response:
             length = int(response.headers.get("Content-Length", 0))
-        if not length or length != (size or length):
-            fault = f"it has {length:,} bytes, not {size:,}" if length else "its length is 0 or unknown"
+        if length < 1 or length != (size or length):
+            fault = f"it has {length:,} bytes, not {size:,}" if length > 0 else "its length is 0 or unknown"
             raise UserError(f"{url} is not the file: {fault}")
         os.makedirs(os.path.dirname(part), exist_ok=True)
         if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
@@ -89,9 +87,10 @@ def receive(url: str, part: str, size: int) -> int:
                 with bar as bar, open(part, mode) as f, contextlib.suppress(requests.RequestException):
                     for chunk in response.iter_content(2**16):
                         bar.update(f.write(chunk))
+                        if f.tell() > length:  # a server that never ends
+                            break
             if not n_received < size_of(part) <= length:
-                raise requests.ConnectionError(f"it breaks off at byte {size_of(part):,} of {length:,}")
-    return length
+                raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
 
 
 @contextlib.contextmanager

@@ -40,14 +40,9 @@ def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
         tensors = {name: tensor for name, tensor in tensors.items() if name not in heads}
     # Some hold wte once more as lm_head, GPT-2's output matrix, or under that name alone.
     lm_head = tensors.pop("lm_head/w", None)
-    if lm_head:
-        wte = tensors.setdefault("wte", lm_head)
-        if (
-            lm_head.shape != wte.shape
-            or 0 in wte.shape
-            or not np.array_equal(read(lm_head, "lm_head"), read(wte, "wte"))
-        ):
-            raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
+    wte = tensors.setdefault("wte", lm_head) if lm_head else None
+    if lm_head and not (lm_head.shape == wte.shape and np.array_equal(read(lm_head, "lm_head"), read(wte, "wte"))):
+        raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
     return tensors
 
 

@@ -91,9 +91,10 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
             special = dict.fromkeys(NAMED[:3], END_OF_TEXT) | special
         named = {text_of(token) for token in special.values()}
         known = {text_of(token) for token in [*about["added_tokens"], *numbered]}
-        new = [token for token in special.values() if text_of(token) not in known]
+        new = {repr(token): token for token in special.values()}  # with other flags it is another one: the last counts
         tokenizer = Tokenizer.from_str(json.dumps(about))
-        tokenizer.add_tokens([added_token(token, text_of(token) in named) for token in [*numbered, *new]])
+        tokens = [*numbered, *(token for token in new.values() if text_of(token) not in known)]
+        tokenizer.add_tokens([added_token(token, text_of(token) in named) for token in tokens])
         tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
         if config.get("add_bos_token") and not whole:  # else its post-processor decides
             bos = text_of(special["bos_token"])
@@ -121,15 +122,17 @@ def class_of(folder: str, config: dict) -> str:
 
 def tokens_to_add(folder: str, config: dict, in_file: list[dict]) -> tuple[list[dict], dict[str, Any]]:
     """Return the tokens that the files number, in their order, and those that they name: {"eos_token": "</s>", ...}."""
+    more: dict[str, int] = {}
     if "added_tokens_decoder" in config:
         numbered = {int(i): token for i, token in config["added_tokens_decoder"].items()}
     else:  # a folder of an older version
         config |= read_if_there(folder, "special_tokens_map.json")
-        more = read_if_there(folder, "added_tokens.json").items()
-        numbered = {i: {"content": text} for text, i in more} | {token["id"]: token for token in in_file}
+        more = read_if_there(folder, "added_tokens.json")
+        numbered = {i: {"content": text} for text, i in more.items()} | {token["id"]: token for token in in_file}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     names = [*NAMED, *(name for name in config if name.endswith("_token") and name not in NAMED)]
-    special = {name: config[name] for name in names if isinstance(text_of(config.get(name)), str)}
+    texts = {name: text for name in names if isinstance(text := text_of(config.get(name)), str)}
+    special = {name: text if text in more else config[name] for name, text in texts.items()}
     special |= extra if isinstance(extra, dict) else {text_of(token): token for token in extra}
     return [numbered[i] for i in sorted(numbered)], special
 

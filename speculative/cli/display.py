@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
@@ -27,7 +28,7 @@ STYLES = {
 FROM_OTHER = "bright_green"  # accepted from another drafter
 
 
-class Screen:
+class Screen(AbstractContextManager):
     """The blog's lines of each decoder: its title, a bar or with --stream the text, the time, and the text.
 
     If a short decode is repeated, the steps of both decoders arrive in turn. Only those of the decoder whose title is
@@ -41,9 +42,6 @@ class Screen:
         self.stream = o.stream
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
         self.steps: list[TextStep] | None = None  # that were shown of a decoder; None before its bar and after its text
-
-    def __enter__(self) -> "Screen":
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self.steps is not None:  # after Ctrl-C, the texts so far

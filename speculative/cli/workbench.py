@@ -23,13 +23,14 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative import drafters
-from speculative.measure.page import ORIGINS, fill, findings
+from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings
 from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
 from speculative.options import FIELDS, as_typed, typed_stops
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 
+WEB = Path(__file__).parent / "web"
 LABELS = {  # of the options that the form has; none of them names a file
     "n_tokens_to_generate": "Tokens",
     "K": "Lookahead K",
@@ -72,9 +73,8 @@ class Workbench:
             "fields": [field(name, values[name]) for name in LABELS],
             "legend": [[origin, None, words] for origin, words in ORIGINS.items()],
         }
-        scripts = ("elements.js", "form.js", "lanes.js", "runs.js", "decode.js")
-        styles = ("page.css", "workbench.css")
-        return fill("workbench.html", styles, scripts, data, Path(__file__).parent / "web")
+        scripts = [SCRIPTS[0], *(WEB / f"{name}.js" for name in ("form", "lanes", "runs", "decode"))]
+        return fill(WEB / "workbench.html", [*STYLES, WEB / "workbench.css"], scripts, data)
 
     async def events(self, values: dict[str, str]) -> AsyncIterator[str]:
         """Decode when no other request does, and yield server-sent events: waiting, step, done, error."""

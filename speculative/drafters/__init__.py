@@ -7,7 +7,7 @@ To add a drafter, write a file with a SPEC in it, and add that to DRAFTERS.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -61,7 +61,7 @@ def roles_of(text: str) -> list[str]:
 
 
 def make_drafter(
-    levels: list[list[DrafterSpec]], context: Context, lookaheads: tuple = (), rule: Rule = TOKEN, trees: bool = False
+    levels: Sequence, context: Context, lookaheads: Sequence = (), rule: Rule = TOKEN, trees: bool = False
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 

@@ -12,21 +12,14 @@ from speculative.support.errors import UserError
 
 def choose(name: str) -> str:
     """Return the engine that will run: for "auto" jax if it is installed and sees an accelerator, else c; for "c" numpy
-    if nothing compiles engine.c, which library() says in a line.
-
-    Joins the other processes that compute the same, if there are any, before JAX is asked for its devices. Raises
-    UserError.
-    """
+    if nothing compiles engine.c, which library() says in a line. JAX first joins other processes. Raises UserError."""
     if name in ("jax", "auto"):
         try:
-            from speculative.engines.jax.processes import accelerator, start_processes, unused_accelerator
+            from speculative.engines.jax.processes import accelerator, start_processes
 
             start_processes()
             if name == "jax" or accelerator():
                 return "jax"
-            remedy = unused_accelerator()
-            if remedy:
-                print(remedy, file=sys.stderr)
         except UserError:  # JAX cannot be imported
             if name == "jax":
                 raise
@@ -36,8 +29,7 @@ def choose(name: str) -> str:
 def make_engine(
     name: str, threads: int | None = None, mesh: int = 1, data_parallel: int = 1, quiet: bool = False
 ) -> Engine:
-    """Return the engine of this name, of those that choose() returns. quiet: print nothing about compiling. Raises
-    UserError."""
+    """Return the engine of a name from choose(). quiet: print nothing about compiling. Raises UserError."""
     if name == "jax":
         from speculative.engines.jax.engine import JaxEngine
 

@@ -60,8 +60,7 @@ class Engine:
         return rounder(dtype)
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
-        """Return a network of converted weights. Raises UserError if NaN or infinity among them shows in the logits of
-        a pass, which is cheaper than a look at each weight."""
+        """Return a network of converted weights. Raises UserError if the logits of a first pass are not finite."""
         network = CachedNetwork(params, hparams, name=name)
         network.warm_up()
         return network
@@ -70,18 +69,14 @@ class Engine:
         self, read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str], roles: Sequence[str]
     ) -> list:
         """Return a network in each of these formats, from one reading: read(convert) gives the parameters as
-        load_params does. names: of the models, for messages. Raises UserError.
-
-        Each tensor is converted for all of them before the next is read. All share norms, biases and positions.
-        """
+        load_params does. All share norms, biases and positions. names: for messages. Raises UserError."""
         converts = [self.converter(dtype) for dtype in dtypes]
         params = read(lambda name, array: tuple(convert(name, array) for convert in converts))
         of_each = [convert_all(params, lambda name, copies, i=i: copies[i]) for i in range(len(converts))]
         return [self.network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
 
     def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
-        """Return the seconds in which the network computes so many rows after a text that its cache holds, or of a part
-        of the network, in proportion."""
+        """Return the seconds of so many rows after a text that the cache holds, in the network or a part of it."""
         began = time.perf_counter()
         network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
         return time.perf_counter() - began
@@ -91,8 +86,7 @@ class Engine:
 
     def compiled_decoders(self, levels: Sequence, K: Any, batch: int, models: Mapping[str, Any], *parts: Any) -> Any:
         """Return both decoders as one program on the device, with the methods of session.PythonDecoders; None if a loop
-        in Python calls the models. models: by role, the target first. parts: the filters of both, the rule, and the end
-        token or -1."""
+        in Python calls the models. models: by role, the target first. parts: the filters of both, and the rule."""
         return None
 
     def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:

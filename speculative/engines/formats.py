@@ -54,11 +54,8 @@ def round_int8(w):  # [n_in, n_out] -> [n_in, n_out]
 
 
 def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
-    """Round to whole numbers from -8 to 7, times a scale for each block of inputs of each output channel.
-
-    A block's extreme weight becomes -8, whatever its sign: the scale takes that. Scales are bfloat16s, and the weights
-    are rounded to multiples of the scale as it is stored.
-    """
+    """Round to whole numbers from -8 to 7, times a bfloat16 scale for each block of inputs of each output channel. A
+    block's extreme weight becomes -8, whatever its sign: the scale takes that."""
     blocks = np.pad(w, ((0, -len(w) % BLOCK), (0, 0))).reshape(-1, BLOCK, w.shape[1])  # [n_blocks, BLOCK, n_out]
     extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)  # [n_blocks, 1, n_out]
     scale = to_bfloat16(extreme / np.float32(-8))  # [n_blocks, 1, n_out]
@@ -107,8 +104,7 @@ def rounder(dtype: str) -> Callable:
 
 
 def convert_all(params: Any, convert: Callable, name: str = "") -> Any:
-    """Return a nested dict of tensors, as the loader would have given it with this convert(name, tensor). The names are
-    made of the keys: wte, attn/c_proj/w."""
+    """Return a nested dict of convert(name, tensor). The names are made of the keys: wte, attn/c_proj/w."""
     if isinstance(params, dict):
         return {key: convert_all(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
     if isinstance(params, list):

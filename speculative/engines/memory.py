@@ -22,39 +22,33 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     return weights + cache + 2 * largest
 
 
-def read_number(path: str | Path, label: str = "") -> int | None:
-    """The number after a label at the beginning of a line; None if there is none."""
+def read_bytes(path: str | Path, label: str = "", unit: int = 1) -> int | None:
+    """The number after a label at the beginning of a line, in bytes; None if there is none."""
     words = [line.removeprefix(label).split()[0] for line in lines(path) if line.startswith(label)]
-    return int(words[0]) if words and words[0].isdecimal() else None
+    return unit * int(words[0]) if words and words[0].isdecimal() else None
 
 
 def available() -> int | None:
     """Bytes that this program can still take without swapping, within the limits of its container and its shell; None
     if the system does not tell."""
-    found = []
-    free = read_number("proc/meminfo", "MemAvailable:")
-    if free is not None:
-        found.append(free * 1024)
+    found = [read_bytes("proc/meminfo", "MemAvailable:", 1024)]
     if sysctl("hw.memsize"):
         found.append(int(sysctl("hw.memsize")) * 3 // 4)  # macOS does not tell what is free: it compresses
     if hasattr(ctypes, "windll"):
         status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its size and the load, total memory, free memory, ...
         ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
         found.append(status[2])
-    limit, taken = read_number("proc/self/limits", "Max address space"), read_number("proc/self/status", "VmSize:")
-    if limit is not None and taken is not None:  # ulimit -v
-        found.append(max(0, limit - taken * 1024))
+    limits = [(read_bytes("proc/self/limits", "Max address space"), read_bytes("proc/self/status", "VmSize:", 1024))]
     for folder, is_first in groups("memory"):
         files = ("memory.limit_in_bytes", "total_rss ") if is_first else ("memory.max", "anon ")
-        limit, taken = read_number(folder / files[0]), read_number(folder / "memory.stat", files[1])
-        found += [max(0, limit - taken)] if limit is not None and taken is not None else []
-    return min(found, default=None)
+        limits.append((read_bytes(folder / files[0]), read_bytes(folder / "memory.stat", files[1])))
+    found += [max(0, limit - taken) for limit, taken in limits if limit is not None and taken is not None]
+    return min((n for n in found if n is not None), default=None)
 
 
 def peak() -> int | None:
     """The most bytes that this process has held so far; None if the system does not tell."""
-    kilobytes = read_number("proc/self/status", "VmHWM:")
-    return None if kilobytes is None else kilobytes * 1024
+    return read_bytes("proc/self/status", "VmHWM:", 1024)
 
 
 def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None = None, saving=SAVING) -> None:

@@ -21,7 +21,8 @@ from speculative.options import as_typed
 from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
-SCRIPTS = ("elements.js", "text.js", "race.js", "glass.js", "grid.js")  # in web/
+STYLES = [WEB / "page.css"]
+SCRIPTS = [WEB / f"{name}.js" for name in ("elements", "text", "race", "glass", "grid")]
 N_FINDINGS = 3  # lines of the summary: whether the texts are equal, the speedup, the acceptance
 ORIGINS = {  # of a token -> its explanation
     "accepted": "proposed by the drafter, accepted by the target",
@@ -42,22 +43,16 @@ VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space o
 
 def page(run: dict) -> str:
     """Return the page of a run's document, which has one text of each decoder, as HTML."""
-    return fill("page.html", ("page.css",), SCRIPTS, page_data(run))
+    return fill(WEB / "page.html", STYLES, SCRIPTS, page_data(run))
 
 
-def fill(template: str, styles: Sequence[str], scripts: Sequence[str], data: Any, folder: Path = WEB) -> str:
-    """Return a template with its style, scripts, data and policy. A file that folder lacks is read from web/."""
-
-    def read(name):
-        path = folder / name
-        return (path if path.exists() else WEB / name).read_text("utf-8")
-
-    style = "\n".join(map(read, styles))
-    script = "\n".join(map(read, scripts))
+def fill(template: Path, styles: Sequence[Path], scripts: Sequence[Path], data: Any) -> str:
+    """Return a template with its style, scripts, data and policy."""
+    style, script = ("\n".join(path.read_text("utf-8") for path in paths) for paths in (styles, scripts))
     parts = {"style": style, "script": script, "style hash": sha256(style), "script hash": sha256(script)}
     written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     parts["data"] = written.replace("<", r"\u003c")  # so that no text can end its <script> element
-    return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], read(template))
+    return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], template.read_text("utf-8"))
 
 
 def sha256(text: str) -> str:

@@ -130,17 +130,17 @@ enum { BFLOAT16_BYTES = 2 };
 enum { BFLOAT16_BYTES = 4 };
 #endif
 
-// ---- The arguments of a pass: the keys of gpt2.py's nested dicts -----------------------------------------------------
+// ---- The arguments of a pass: the keys of gpt2.py's nested dicts ----------------------------------------------------
 
 enum { FLOAT32, BFLOAT16, INT8, INT4 };
 enum { STORE, ADD, GELU_NEW, GELU, RELU };  // the use of a product; the last three by their names in config.json
 
-typedef intptr_t number;  // as large as an address: Python fills these structs as arrays of such words
-typedef struct { number n_in, n_out, format; const char *tiles; const float *b; } Linear;
-typedef struct { const float *g, *b; } Norm;
+typedef intptr_t number;  // as large as an address: Python fills these structs as arrays of such words, by name
+typedef struct { const float *b; number n_in, n_out, format; const char *tiles; } Linear;
+typedef struct { const float *b, *g; } Norm;
 typedef struct { Linear c_attn, c_proj; } Attn;
 typedef struct { Linear c_fc, c_proj; } Mlp;
-typedef struct { Attn attn; Mlp mlp; Norm ln_1, ln_2; } Block;
+typedef struct { Attn attn; Norm ln_1, ln_2; Mlp mlp; } Block;
 typedef struct {  // a thread's own memory: prepared rows; a row; [rows, LANES]; [ROWS, n_ctx up to whole tiles]
   word *prepared;
   float *row, *sums, *scores;
@@ -229,7 +229,7 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 // ---- A few rows times a part of a tile ------------------------------------------------------------------------------
 
 //     for (k < n_in) for (r < R) for (c < LANES) out[r][c] += x[r][k] * tile[k][c];
-// Each format has this loop, in its own arithmetic: see times_float32 first. R is a constant in each copy of it, so that
+// Each format has this loop, in its own arithmetic: see times_float32 first. R is constant in each copy of it, so that
 // the sums are registers. Meanwhile it asks for memory, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
 #define ARGUMENTS \
   const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
@@ -443,7 +443,7 @@ static void layer_norm(const float *x, Norm ln, int64_t n, float *out) {  // [n]
 // ---- Threads --------------------------------------------------------------------------------------------------------
 
 // Python's threads each do a share of the tiles and heads, and meet at a barrier before one reads what others wrote.
-// One that waits spins, then yields its core in each turn. Without work for many turns it goes back to Python, to sleep.
+// One that waits spins, then yields its core in each turn. Without work for many turns it goes back to Python to sleep.
 enum { MOST_THREADS = 256, SPINS = 50, YIELDS = 4000 };  // turns until then
 enum { ASLEEP, AWAKE, CALLED, WORK };
 static struct { _Alignas(64) _Atomic int state; } threads[MOST_THREADS];

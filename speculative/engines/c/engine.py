@@ -20,8 +20,7 @@ n_threads = None  # at most, in a forward pass; None: one for each core
 
 
 def set_threads(n: int | None = None) -> None:
-    """Let the forward pass take n threads at most; None: one for each core. Raises UserError if there are not so many
-    cores."""
+    """Let a pass take n threads at most; None: one for each core. Raises UserError if there are not so many cores."""
     global n_threads
     if not 1 <= (n or 1) <= n_cores():
         raise UserError(f"{n} threads: 1 to {n_cores()} can run here, by its cores, its quota and OMP_NUM_THREADS")

@@ -6,13 +6,13 @@ import mmap
 import threading
 import time
 from collections import defaultdict
-from itertools import chain, product
+from itertools import product
 from queue import SimpleQueue
 
 import numpy as np
 
 from speculative.engines.c.library import lanes, library
-from speculative.engines.c.packing import aligned
+from speculative.engines.c.packing import PackedWeight, aligned
 from speculative.engines.formats import BLOCK
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
@@ -109,10 +109,10 @@ class CompiledPass:
             **{name: hparams[name] for name in ("n_embd", "n_head", "n_ctx", "n_vocab")},
             n_inner=n_inner,
             activation=ACTIVATIONS[hparams.get("activation_function", "gelu_new")],
-            blocks=self.keep_address([self.block(**block) for block in params["blocks"]], np.intp),
-            wte=self.keep_address(self.linear(params["wte"]), np.intp),
+            blocks=self.keep_address([self.words(block) for block in params["blocks"]], np.intp),
+            wte=self.keep_address([0, *self.words(params["wte"])], np.intp),
             wpe=self.keep_address(params["wpe"]),
-            ln_f=self.keep_address(self.norm(**params["ln_f"]), np.intp),
+            ln_f=self.keep_address(self.words(params["ln_f"]), np.intp),
             x=address(self.x),
             qkv=self.keep_address(aligned((CHUNK, 3 * n_embd))),
             a=self.keep_address(aligned((CHUNK, n_embd))),
@@ -131,17 +131,13 @@ class CompiledPass:
         self.arrays.append(np.ascontiguousarray(array, dtype))
         return address(self.arrays[-1])
 
-    # The fields of engine.c's Linear, Norm and Block structs.
-
-    def linear(self, w, b=None) -> list[int]:
-        return [*w.shape, w.format.code, self.keep_address(w.tiles, np.uint8), 0 if b is None else self.keep_address(b)]
-
-    def norm(self, g, b) -> list[int]:
-        return [self.keep_address(g), self.keep_address(b)]
-
-    def block(self, attn, mlp, ln_1, ln_2) -> list[int]:
-        linears = [self.linear(**each) for each in (attn["c_attn"], attn["c_proj"], mlp["c_fc"], mlp["c_proj"])]
-        return [*chain(*linears), *self.norm(**ln_1), *self.norm(**ln_2)]
+    def words(self, params) -> list[int]:
+        """The fields of engine.c's struct of these parameters, which are in the order of their names."""
+        if isinstance(params, dict):
+            return [word for name in sorted(params) for word in self.words(params[name])]
+        if isinstance(params, PackedWeight):
+            return [*params.shape, params.format.code, self.keep_address(params.tiles, np.uint8)]
+        return [self.keep_address(params)]
 
     def __call__(self, tokens, n_last: int, n_past: int = 0, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The same as PlainPass; hidden [n_last, n_embd] is then the last block's output. In a tree, sees
@@ -214,7 +210,7 @@ class CompiledPass:
     def tune(self) -> None:
         """Measure on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some
         CPUs, formats and row counts it is up to a third faster, with others slower. The smallest time counts, as other
-        programs only add to it. It takes a tenth of a second or two."""
+        programs only add to it. It takes a tenth of a second."""
         group = library().rows_of_a_group()
         tries = [*product((0, PREFETCH_BYTES), enumerate((1, group // 2, group, 2 * group)))]
         seconds = defaultdict(list)

@@ -25,8 +25,7 @@ class TreeNetwork(CachedNetwork):
         return len(places)
 
     def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
-        """The logits after these nodes (default: all). Each node sees the text and the path to itself, and no other
-        node. Raises ValueError and UserError as logits does."""
+        """The same in one pass, in which a node sees the text and the path to itself, and no other node."""
         x = np.asarray(x)  # [n]
         if nodes is None:
             nodes = range(len(tree.tokens))

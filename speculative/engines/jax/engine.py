@@ -61,16 +61,14 @@ class JaxEngine(Engine):
             if spec.not_on_jax:
                 raise refuse(f"--drafter {spec.name}", spec.not_on_jax)
         if "auto" in str(K) and jax.process_count() > 1:
+            raise UserError("--K auto goes by measured times, on which processes would not agree: give a number")
+        compiled = compiles(levels, K)
+        if batch > 1 and not compiled:
             raise UserError(
-                "--K auto goes by measured times, on which several processes would not agree: give a number"
+                "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
+                "it needs --engine jax, --drafter model and a number for --K"
             )
-        if not compiles(levels, K):
-            if batch > 1:
-                raise UserError(
-                    "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
-                    "it needs --engine jax, --drafter model and a number for --K"
-                )
-        elif rule.name.partition(":")[0] not in RULES:
+        if compiled and rule.name.partition(":")[0] not in RULES:
             raise refuse(f"--accept {rule.name}", f"the loop on the device has {', '.join(RULES)}")
         if batch % self.n_data:
             raise UserError(
@@ -84,12 +82,10 @@ class JaxEngine(Engine):
         """Raises UserError if there are fewer devices than are asked for."""
         keep_compiled()
         mesh = make_mesh(self.n_model, self.n_data)
-        models = []
-        for dtype, name, role in zip(dtypes, names, roles, strict=True):
-            # Each device has all of a small draft: see sharding.py.
-            network = place(read, hparams, dtype, mesh, split=False if role == "draft" else None)
-            models.append(cached(network, name))
-        return models
+        return [
+            cached(place(read, hparams, dtype, mesh, split=self.n_model > 1 and role != "draft"), name)
+            for dtype, name, role in zip(dtypes, names, roles, strict=True)
+        ]
 
     def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
         """Compile what Python's loop calls; the device's loop is compiled when a decode is prepared."""

@@ -1,19 +1,16 @@
 """The whole decode on the device: Algorithms 1 and 2 as one compiled loop, which asks the host for no token.
 
-Its steps are those of speculative/sampling.py, under the same names. The host starts the loop for a few calls of the
-target at a time and reads their tokens together. The differences:
+Its steps are those of speculative/sampling.py. The host reads the tokens of a few calls together. The differences:
 
 - Every shape is fixed. The text and the caches are allocated once, for the longest prompt, N and K. Always K tokens are
   drafted and K + 1 rows are scored; near the end only the first k drafts may be accepted, so the tokens are exactly N.
   If every text lacks a single token, nothing is drafted.
-- The random numbers are JAX's, made of the seed, the prompt's number and the position: another stream than NumPy's,
-  with the same distribution. At temperature 0 they are not used, and the tokens are those of the Python loop, except
-  that rounding decides between two logits that are nearly equal (see pair.greedy_differences).
+- The random numbers are JAX's, made of the seed, the prompt's number and the position. At temperature 0 they are not
+  used, and only rounding may part the tokens from those of the Python loop (see Engine.greedy_differences).
 - Algorithm 1 is Algorithm 2 with K = 0: nothing is drafted, and the token is sampled from q.
 - Several prompts can be decoded together, each at its own pace, until all of them are done.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,9 +20,9 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from speculative.engines.jax.model import Network
-from speculative.engines.jax.sampling import RULES, greedy_sample, sample, to_distribution, uniform
-from speculative.filters import GREEDY, Filters
-from speculative.rules import TOKEN, Rule
+from speculative.engines.jax.sampling import RULES, sample, to_distribution, uniform
+from speculative.filters import Filters
+from speculative.rules import Rule
 
 CALLS = 8  # calls of the target before the host reads their tokens
 
@@ -46,37 +43,28 @@ class Output(NamedTuple):
 
     tokens: Any  # [K + 1]
     n_tokens: Any  # number of new tokens: 0 if the text was complete before
+    n: Any  # length of the text with them
     x_draft: Any  # [K]
     drafted: Any  # number of drafts that could be accepted
     alpha: Any  # [K]
-    target_fault: Any  # position of the first row of logits that is not finite; -1 if all are
-    draft_fault: Any
+    peaks: Any  # [K + 1], the largest logit of each row
+    draft_peaks: Any  # [K], the same of the draft
 
 
 class DeviceDecoder:
     """Both algorithms for a pair of Networks, compiled: prefill and run."""
 
-    def __init__(
-        self,
-        target: Network,
-        draft: Network,
-        filters: Filters = GREEDY,
-        draft_filters: Filters | None = None,
-        rule: Rule = TOKEN,
-        end: int = -1,
-    ):
-        """filters: the target's, and the draft's too if draft_filters is None. end: a token that ends a text."""
+    def __init__(self, target: Network, draft: Network, filters: Filters, draft_filters: Filters, rule: Rule):
         self.networks = {"target": target, "draft": draft}
-        self.filters = {"target": filters, "draft": draft_filters or filters}
+        self.filters = {"target": filters, "draft": draft_filters}
         name, _, number = rule.name.partition(":")
         self.accept = RULES[name](float(number or 1))
-        self.end = end
         self.params = {role: network.params for role, network in self.networks.items()}
         # The places of all results are fixed, so that they are the same each time and nothing is compiled twice.
         self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
         caches = {role: network.cache_sharding(1) for role, network in self.networks.items()}
         state = State(*[self.by_row] * 4, caches["draft"], caches["target"])  # type: ignore[call-arg]
-        shardings = state, *[target.everywhere] * 3
+        shardings = state, target.everywhere, target.everywhere
         self.run = jax.jit(self._run, static_argnames="K", donate_argnames="state", out_shardings=shardings)
         self.prefill = {
             role: jax.jit(partial(self._prefill, role), static_argnames="capacity", out_shardings=cache)
@@ -90,18 +78,21 @@ class DeviceDecoder:
         def feed(tokens):
             return network.forward(params, tokens, 0, network.new_cache(capacity), n_last=0)[1]
 
-        return with_axis(for_each_row(feed, len(tokens))(without_axis(tokens)), len(tokens))
+        return jax.vmap(feed, spmd_axis_name="data")(tokens)
 
     def _run(self, params, state, seed, most, K):
-        """Make up to `most` calls of the target -> State, number of calls, Output [CALLS, n_batch, ...], whether each
-        text is complete [n_batch]."""
+        """Make up to `most` calls of the target -> State, number of calls, Output [CALLS, n_batch, ...]."""
         n_batch = len(state.n)
 
         def step(state):
             drafts = jnp.any(state.T - state.n > 1)
-            return for_each_row(partial(self.step, params, jax.random.key(seed), K, drafts), n_batch)(state)
+            one = partial(self.step, params, jax.random.key(seed), K, drafts)
+            return jax.vmap(one, spmd_axis_name="data")(state) if n_batch > 1 else one(state)
 
-        state = without_axis(state)
+        # A single row goes without its axis, all along the loop: vmap makes a scatter of each write to a cache, and a
+        # reshape in a loop copies it.
+        if n_batch == 1:
+            state = jax.tree.map(lambda a: a[0], state)
         outputs = jax.tree.map(lambda a: jnp.zeros((CALLS, *a.shape), a.dtype), jax.eval_shape(step, state)[1])
 
         def unfinished(carry):
@@ -114,8 +105,10 @@ class DeviceDecoder:
             return state, i + 1, jax.tree.map(lambda all, new: all.at[i].set(new), outputs, output)
 
         state, calls, outputs = lax.while_loop(unfinished, call, (state, jnp.int32(0), outputs))
-        state = with_axis(state, n_batch)
-        return state, calls, with_axis(outputs, n_batch, axis=1), state.n >= state.T
+        if n_batch == 1:
+            state = jax.tree.map(lambda a: a[None], state)
+            outputs = jax.tree.map(lambda a: a[:, None], outputs)
+        return state, calls, outputs
 
     def step(self, params, key, K, drafts, state):
         """One iteration of the loop, for one text -> State, Output. drafts: False if no draft could be accepted."""
@@ -127,38 +120,38 @@ class DeviceDecoder:
         k = jnp.clip(T - n - 1, 0, K)
         x_draft = jnp.zeros(K, jnp.int32)  # [K]
         p = jnp.ones((K, self.networks["target"].hparams["n_vocab"]))  # [K, n_vocab]
-        peaks = jnp.zeros(K)  # [K], the largest logit of each row
+        draft_peaks = jnp.zeros(K)  # [K]
         if K:
             propose = partial(self.propose, params["draft"], x, n, draft_key, K)
-            nothing = lambda cache: (x_draft, p, peaks, cache)  # noqa: E731
-            x_draft, p, peaks, draft_cache = lax.cond(drafts, propose, nothing, draft_cache)
+            nothing = lambda cache: (x_draft, p, draft_peaks, cache)  # noqa: E731
+            x_draft, p, draft_peaks, draft_cache = lax.cond(drafts, propose, nothing, draft_cache)
 
         # Step 2: the target scores all of them in one call, after the token that it has not read yet.
         window = jnp.append(x[n - 1], x_draft)  # [K + 1]
         logits, target_cache = self.networks["target"].forward(params["target"], window, n - 1, target_cache)
-        q = self.to_probs("target", logits)  # [K + 1, n_vocab]
+        filters = self.filters["target"]
+        q = to_distribution(logits, filters)  # [K + 1, n_vocab]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
         accepted, rest, alpha = self.accept(x_draft, p, q, k, uniform(u_key, (K,)))
-        token = self.sample("target", rest, sample_key)
+        token = sample(rest, sample_key, filters.temperature)
         tokens = jnp.where(jnp.arange(K + 1) < accepted, jnp.append(x_draft, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # the next step overwrites those after the new n
         n_tokens = jnp.where(n < T, accepted + 1, 0)
-        faults = fault(jnp.max(logits, axis=-1), n, k + 1), fault(peaks, n, k)
-        output = Output(tokens, n_tokens, x_draft, k, alpha, *faults)
         n += n_tokens
-        T = jnp.where(jnp.any((tokens == self.end) & (jnp.arange(K + 1) < n_tokens)), n, T)
+        output = Output(tokens, n_tokens, n, x_draft, k, alpha, jnp.max(logits, axis=-1), draft_peaks)
         return State(x, n, T, number, draft_cache, target_cache), output
 
     def propose(self, params, x, n, key, K, cache):  # -> [K], [K, n_vocab], [K], the cache
         """drafters.model, on the device. It reads the last two tokens, as it may not have read the one before."""
         draft = self.networks["draft"]
+        filters = self.filters["draft"]
         start = jnp.maximum(n - 2, 0)
         logits, cache = draft.forward(params, lax.dynamic_slice(x, (start,), (2,)), start, cache)  # [2, n_vocab]
 
         def draw(logits, i):  # [n_vocab] -> id, [n_vocab], the largest
-            [p_i] = self.to_probs("draft", logits[None])
-            return self.sample("draft", p_i, jax.random.fold_in(key, i)), p_i, jnp.max(logits)
+            [p_i] = to_distribution(logits[None], filters)
+            return sample(p_i, jax.random.fold_in(key, i), filters.temperature), p_i, jnp.max(logits)
 
         def draw_and_feed(carry, i):
             logits, cache = carry
@@ -171,29 +164,3 @@ class DeviceDecoder:
         last = draw(logits, K - 1)
         tokens, p, peaks = (jnp.append(a, b[None], axis=0) for a, b in zip(drawn, last, strict=True))
         return tokens, p, peaks, cache
-
-    def to_probs(self, role, logits):  # [n, n_vocab] -> [n, n_vocab]
-        return to_distribution(logits, *self.filters[role])
-
-    def sample(self, role, p, key):  # [n_vocab] -> id
-        return (sample if self.filters[role].temperature else greedy_sample)(p, key)
-
-
-def fault(peaks, n, k):  # [m] -> position of the first of the first k rows that is not finite, or -1
-    """peaks: the largest logit of each row. n: the position of the first row."""
-    wrong = ~jnp.isfinite(peaks) & (jnp.arange(len(peaks)) < k)  # [m]
-    return jnp.where(jnp.any(wrong), n + jnp.argmax(jnp.append(wrong, True)), -1).astype(jnp.int32)
-
-
-def for_each_row(function: Callable, n_batch: int) -> Callable:
-    """The function for arrays with one more axis in front. A single row goes without it, all along a loop: vmap makes a
-    scatter of each write to a cache, and a reshape in a loop copies it."""
-    return jax.vmap(function, spmd_axis_name="data") if n_batch > 1 else function
-
-
-def without_axis(rows):
-    return jax.tree.map(lambda a: a[0] if len(a) == 1 else a, rows)
-
-
-def with_axis(rows, n_batch: int, axis: int = 0):
-    return jax.tree.map(lambda a: a if n_batch > 1 else jnp.expand_dims(a, axis), rows)

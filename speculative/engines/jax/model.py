@@ -1,12 +1,10 @@
 """A forward pass on JAX: gpt2.py compiled for any device, the third beside plain.py's and the C engine's.
 
-JAX compiles a function once for each combination of array shapes. So every shape here is fixed: the cache is allocated
-whole, the part without tokens is masked, and the number of tokens in a call is padded to a power of two. After warm_up
-nothing is compiled any more.
+JAX compiles a function for each combination of shapes. So the cache is allocated whole, the part without tokens is
+masked, and the number of tokens in a call is padded to a power of two. After warm_up nothing is compiled any more.
 
-gpt2.py is shared: it is loaded a second time with its `np` set to jax.numpy. Only its attention is replaced. There the
-number of keys makes the mask; here that number is always the capacity of the cache, and the positions make the mask.
-(If heads are split over several devices, sharding.py replaces mha too.)
+gpt2.py is loaded a second time, with its `np` set to jax.numpy. Only its attention is replaced: the number of keys is
+always the capacity of the cache, and the positions make the mask.
 """
 
 import contextlib
@@ -38,29 +36,22 @@ SMALL = 8  # tokens: up to this many are fed in one call that computes the logit
 
 # ---- The network on the device ---------------------------------------------------------------------------------------
 
-
-def load_gpt2():
-    """gpt2.py once more, as a module of its own whose `np` is jax.numpy."""
-    spec = importlib.util.find_spec("speculative.blog.gpt2")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.np = jnp
-    return module
+spec = importlib.util.find_spec("speculative.blog.gpt2")
+gpt2 = importlib.util.module_from_spec(spec)  # a second copy of gpt2.py,
+spec.loader.exec_module(gpt2)
+gpt2.np = jnp  # type: ignore[attr-defined]  # in which np is jax.numpy
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["w", "scale"], meta_fields=["dtype", "of_input", "of_output"])
 @dataclass
 class Matrix:
-    """A weight in any format that JAX takes: multiplied in dtype, summed in float32. The product is float32.
-
-    of_input and of_output: the sharding of the factor and of the product; None leaves it to the compiler.
-    """
+    """A weight in any format that JAX takes: multiplied in dtype, summed in float32. The product is float32."""
 
     w: Any  # [n_in, ...]
     scale: Any  # [...], of the output channels, or None; wte's [n_vocab] are those of its transpose
     dtype: Any
-    of_input: Any = None
-    of_output: Any = None
+    of_input: Any  # the sharding of the factor; None leaves it to the compiler
+    of_output: Any  # that of the product
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, ...]
         x = constrain(x, self.of_input).astype(self.dtype)
@@ -95,7 +86,6 @@ class Network:
     hparams: dict
     n_head: int  # as computed: on several devices there may be a few more, which always give 0
     dtype: Any  # of the factors of the weights, and of the cache
-    gpt2: Any  # the module
     mesh: Any  # the devices
     split: bool  # whether it is split over them, or each has all of it
 
@@ -129,12 +119,12 @@ class Network:
         if "shared" in self.hparams:
             tokens = to_draft(tokens, self.hparams["shared"], jnp)
         wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n or 2, n_embd]
-        activation = ACTIVATIONS.get(self.hparams.get("activation_function"), self.gpt2.gelu)
+        activation = ACTIVATIONS.get(self.hparams.get("activation_function"), gpt2.gelu)
         updated = []
         layers = [partial(attend, positions, updated, *layer) for layer in cache]
         # At their default precision, GPUs round float32 factors to 10 bits.
         with jax.default_matmul_precision("highest"):
-            logits = self.gpt2.gpt2(
+            logits = gpt2.gpt2(
                 tokens,
                 **with_activation(params | {"wpe": wpe}, activation),
                 n_head=self.n_head,
@@ -148,8 +138,7 @@ class Network:
 
 def attend(positions, updated, keys, values, q, k, v):
     # [n], a list, [n_head, capacity, d_head] twice, [n_head, n, d_head] thrice -> [n_head, n, d_head]
-    """Write k and v at their positions, and attend from each q to all keys up to its own. The new keys and values are
-    appended to `updated`."""
+    """Write k and v at their positions, append these to `updated`, and attend from each q to all keys up to its own."""
     keys = lax.dynamic_update_slice(keys, k.astype(keys.dtype), (0, positions[0], 0))
     values = lax.dynamic_update_slice(values, v.astype(values.dtype), (0, positions[0], 0))
     updated.append((keys, values))
@@ -194,18 +183,12 @@ class JaxPass:
         shardings = network.everywhere, network.cache_sharding()
         self.step = jax.jit(network.forward, static_argnames="n_last", donate_argnames="cache", out_shardings=shardings)
         self.cache = None
-        self.tokens = np.zeros(self.n_ctx, np.int32)  # [n_ctx], those of the cache first
-
-    def __copy__(self) -> "JaxPass":
-        """The same weights and programs, with a cache of its own."""
-        twin = object.__new__(JaxPass)
-        vars(twin).update(vars(self), cache=None, tokens=self.tokens.copy())
-        return twin
+        self.tokens = np.empty(0, np.int32)  # [n], those of the cache
 
     def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The same as PlainPass."""
         n = n_past + len(tokens)
-        self.tokens[n_past:n] = tokens
+        self.tokens = np.append(self.tokens[:n_past], tokens)
         if len(tokens) > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
             self.feed(n_past, n - n_last, n_last=0)
             n_past = n - n_last
@@ -213,10 +196,8 @@ class JaxPass:
         return logits[n - n_last - start : n - start]  # [n_last, n_vocab]
 
     def feed(self, n_past: int, n: int, n_last=None):  # -> [n_rows or n_last, n_vocab], the position of the first row
-        """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL).
-
-        If the padding would exceed the context, the rows begin earlier: known tokens are fed once more.
-        """
+        """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL). If padding would
+        exceed the context, known tokens are fed once more."""
         n_rows = min(power_of_two(max(n - n_past, SMALL if n_last == 0 else 1)), self.n_ctx)
         start = min(n_past, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
@@ -228,16 +209,15 @@ class JaxPass:
 
     def warm_up(self, n_prompt: int, K: int = 0) -> None:
         """Compile all that decoding after n_prompt tokens needs, with windows of up to K + 1 rows."""
-        largest = min(power_of_two(max(K + 1, SMALL)), self.n_ctx)
-        self.feed(0, max(n_prompt - 1, 1), n_last=0)
-        for n_rows in {min(2**i, largest) for i in range(largest.bit_length())}:
-            self.feed(0, n_rows)
+        largest = power_of_two(max(K + 1, SMALL))
+        self(np.zeros(n_prompt, int), n_last=1)
+        for n_rows in {min(2**i, self.n_ctx) for i in range(largest.bit_length())}:
+            self(np.zeros(n_rows, int), n_last=n_rows)
 
 
 def cached(network: Network, name: str = "the model") -> CachedNetwork:
     """A Network of the devices as decoders take it. It translates the ids of another vocabulary itself."""
-    hparams = {key: value for key, value in network.hparams.items() if key != "shared"}
-    return CachedNetwork(network.params, hparams, lambda *_: JaxPass(network), name)
+    return CachedNetwork(network.params, network.hparams | {"shared": None}, lambda *_: JaxPass(network), name)
 
 
 # ---- What is compiled ------------------------------------------------------------------------------------------------

@@ -3,26 +3,17 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL, compiling, power_of_two
-from speculative.engines.model import Call, not_finite
+from speculative.engines.model import Call, check_finite
 from speculative.sampling import Proposal, Step
 
 ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
 N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
-
-
-class Shape(NamedTuple):
-    """The sizes that a program is compiled for, beside K."""
-
-    n_batch: int  # prompts that are decoded together
-    n_prompt: int  # tokens that a prompt is padded to
-    capacity: int  # tokens that the text and the caches have room for
 
 
 class DeviceLoop:
@@ -46,7 +37,7 @@ class DeviceLoop:
         """Compile both loops for these prompts [n_prompts][n], and time the drafts of a call."""
         with compiling("both loops", self.quiet):
             for K in (0, self.window("speculative", N)):
-                state, _ = self.start([], 0, 0, K, shape_of(prompts, N, K, self.batch))
+                state, _ = self.start([], 0, 0, K, *lengths_of(prompts, N, K))
                 state = self.run(state, 0, K)[0]
         self.drafting = self.time_drafts(state, K)
 
@@ -66,91 +57,86 @@ class DeviceLoop:
         """Decode N tokens for each of the prompts with the decoder `name`. Yield for each call of the target (the
         prompt's index, Step without distributions, the chances of its drafts) of each prompt that it served.
 
-        `batch` of them are decoded together, until all of them are done. The tokens of a prompt depend on its number,
-        not on its neighbours. stopped(text_index): True if the caller needs no more tokens of this prompt.
+        `batch` of them are decoded together. The tokens of a prompt depend on its number, not on its neighbours.
+        stopped(text_index): True if the caller needs no more tokens of this prompt.
         """
         K = self.window(name, N)
-        shape = shape_of(prompts, N, K, self.batch)
+        n_prompt, capacity = lengths_of(prompts, N, K)
         seed = int(rng.integers(2**32))
         for first in range(0, len(prompts), self.batch):
-            yield from self.group(prompts[first : first + self.batch], first, N, K, seed, shape, stopped)
-
-    def group(
-        self, prompts: Sequence, first: int, N: int, K: int, seed: int, shape: Shape, stopped: Callable
-    ) -> Iterator[list[tuple]]:
-        """The same for prompts that are decoded together. first: the number of the first."""
-        state, prefill = self.start(prompts, first, N, K, shape)
-        slots = [*range(len(prompts))]
-        while slots:
+            group = prompts[first : first + self.batch]
+            slots = [*range(len(group))]
             began = time.perf_counter()
-            state, calls, output, done = self.run(state, seed, K)
-            output, done = jax.tree.map(np.array, (output, done))  # [CALLS, n_batch, ...], [n_batch]
-            seconds = time.perf_counter() - began
-            drafts = output.drafted[: int(calls)].any(axis=1)  # [calls], whether a call drafted
-            scoring = seconds / (len(drafts) + self.drafting * drafts.sum())
-            began -= sum(prefill.values())
-            for i, drafted in enumerate(drafts):
-                slots = [slot for slot in slots if not stopped(first + slot)]
-                steps = [step_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
-                if not steps:
-                    break
-                began = self.log_calls(began, K if drafted else 0, K + 1, scoring, shape.n_prompt, prefill)
-                prefill = {}
-                yield steps
-            slots = [slot for slot in slots if not done[slot]]
+            state, prefill = self.start(group, first, N, K, n_prompt, capacity)
+            while slots:
+                waiting = time.perf_counter()
+                state, calls, output = self.run(state, seed, K)
+                output = jax.tree.map(np.array, output)  # [CALLS, n_batch, ...]
+                seconds = time.perf_counter() - waiting
+                drafts = output.drafted[: int(calls)].any(axis=1)  # [calls], whether a call drafted
+                scoring = seconds / (len(drafts) + self.drafting * drafts.sum())
+                drafting = [(self.draft_log, self.drafting * scoring / max(1, K), 1, 1)] * K
+                for i, drafted in enumerate(drafts):
+                    slots = [slot for slot in slots if not stopped(first + slot)]
+                    steps = [step_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
+                    if not steps:
+                        break
+                    made = [*prefill["draft"], *(drafting if drafted else []), *prefill["target"]]
+                    began = log_calls(began, [*made, (self.target_log, scoring, K + 1, K + 1)])
+                    prefill = {"draft": [], "target": []}
+                    yield steps
+                slots = [slot for slot in slots if output.n[len(drafts) - 1, slot] < len(group[slot]) + N]
 
-    def start(self, prompts: Sequence, first: int, N: int, K: int, shape: Shape) -> tuple[State, dict[str, float]]:
-        """Feed the prompts to both models; with K = 0, to the target alone -> the state, the seconds of each."""
-        x = np.zeros((shape.n_batch, shape.capacity), np.int32)
-        n = np.ones(shape.n_batch, np.int32)
-        T = np.ones(shape.n_batch, np.int32)  # a row without a prompt is complete from the start
+    def start(self, prompts: Sequence, first: int, N: int, K: int, n_prompt: int, capacity: int) -> tuple[State, dict]:
+        """Feed the prompts to both models; with K = 0, to the target alone -> the state, the calls of each as log_calls
+        takes them. first: the number of the first prompt. n_prompt, capacity: see lengths_of."""
+        x = np.zeros((self.batch, capacity), np.int32)
+        n = np.ones(self.batch, np.int32)
+        T = np.ones(self.batch, np.int32)  # a row without a prompt is complete from the start
         for i, prompt in enumerate(prompts):
             x[i, : len(prompt)] = prompt
             n[i] = len(prompt)
             T[i] = len(prompt) + N
-        number = np.arange(first, first + shape.n_batch, dtype=np.int32)
+        number = np.arange(first, first + self.batch, dtype=np.int32)
         decoder = self.decoder
-        x, n, T, number, tokens = jax.device_put((x, n, T, number, x[:, : shape.n_prompt]), decoder.by_row)
+        x, n, T, number, tokens = jax.device_put((x, n, T, number, x[:, :n_prompt]), decoder.by_row)
         caches: dict[str, list] = {"draft": [], "target": []}
-        seconds = {}
-        for role in ["draft", "target"] if K else ["target"]:
+        calls: dict[str, list] = {"draft": [], "target": []}
+        for role, log in [("draft", self.draft_log)] * (K > 0) + [("target", self.target_log)]:
             began = time.perf_counter()
-            prefill = decoder.prefill[role]
-            caches[role] = jax.block_until_ready(prefill(decoder.params[role], tokens, capacity=shape.capacity))
-            seconds[role] = time.perf_counter() - began
-        return State(x, n, T, number, caches["draft"], caches["target"]), seconds
+            caches[role] = decoder.prefill[role](decoder.params[role], tokens, capacity=capacity)
+            jax.block_until_ready(caches[role])
+            calls[role] = [(log, time.perf_counter() - began, n_prompt, 0)]
+        return State(x, n, T, number, caches["draft"], caches["target"]), calls
 
     def run(self, state: State, seed: int, K: int, calls: int = CALLS) -> tuple:
         """Go on for a number of calls of the target at most: DeviceDecoder.run."""
         return self.decoder.run(self.decoder.params, state, np.uint32(seed), np.int32(calls), K=K)
 
-    def log_calls(
-        self, began: float, K: int, n_rows: int, scoring: float, n_prompt: int, prefill: dict[str, float]
-    ) -> float:
-        """Log the calls of an iteration with K drafts, which began at that time -> the time when it was done."""
-        calls = [(self.draft_log, self.drafting * scoring / max(1, K), 1, 1)] * K
-        if "draft" in prefill:
-            calls.insert(0, (self.draft_log, prefill["draft"], n_prompt, 0))
-        if "target" in prefill:
-            calls.append((self.target_log, prefill["target"], n_prompt, 0))
-        for log, seconds, n_read, rows in [*calls, (self.target_log, scoring, n_rows, n_rows)]:
-            log.append(Call(began, seconds, n_read, rows, derived=True))
-            began += seconds
-        return began
+
+def log_calls(began: float, calls: list[tuple]) -> float:
+    """Log calls (log, seconds, tokens read, rows), the first of which began at that time -> the time of the end."""
+    for log, seconds, n_read, n_rows in calls:
+        log.append(Call(began, seconds, n_read, n_rows, derived=True))
+        began += seconds
+    return began
 
 
-def shape_of(prompts: Sequence, N: int, K: int, n_batch: int) -> Shape:
-    """The sizes for these prompts and N more tokens. A window may begin at the last token and end K after it."""
+def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
+    """Return the tokens that each prompt is padded to, and those that the text and the caches have room for: programs
+    are compiled for these lengths. A window may begin at the last token and end K after it."""
     longest = max(map(len, prompts))
     capacity = -(-(longest + N + K) // ROUND) * ROUND
-    return Shape(n_batch, min(max(SMALL, power_of_two(longest)), capacity), capacity)
+    return min(max(SMALL, power_of_two(longest)), capacity), capacity
 
 
 def step_of(text_index: int, output: Output, i: int, slot: int) -> tuple[int, Step, list[float]]:
     """One call's result for one prompt, as calls() gives it. Raises UserError if a model's logits are not finite."""
-    one = Output(*(field[i, slot].tolist() for field in output))
-    for name, position in (("the draft model", one.draft_fault), ("the target", one.target_fault)):
-        if position >= 0:
-            raise not_finite(name, position)
-    step = Step(one.tokens[: one.n_tokens], Proposal(one.x_draft[: one.drafted], ()), ())
-    return text_index, step, one.alpha[: min(one.n_tokens, one.drafted)]
+    one = Output(*(field[i, slot] for field in output))
+    m = int(one.drafted)
+    first = one.n - one.n_tokens  # the position of the first row
+    if m:
+        check_finite(one.draft_peaks[:m, None], "the draft model", first)
+    check_finite(one.peaks[: m + 1, None], "the target", first)
+    step = Step(one.tokens[: one.n_tokens].tolist(), Proposal(one.x_draft[:m].tolist(), ()), ())
+    return text_index, step, one.alpha[: min(one.n_tokens, m)].tolist()

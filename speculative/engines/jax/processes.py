@@ -10,11 +10,10 @@ from speculative.support.errors import UserError, first_line
 
 
 def start_processes() -> None:
-    """Join the other processes if the environment names any, before JAX is asked for its devices.
+    """Join the other processes if the environment names any, before JAX is asked for its devices. Raises UserError.
 
     JAX_COORDINATOR_ADDRESS is host:port of the first process. JAX_NUM_PROCESSES and JAX_PROCESS_ID, or the variables of
     Slurm, Open MPI or Kubernetes, say how many there are and which one this is. All have to run the same command.
-    Raises UserError if they cannot be joined.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return
@@ -37,12 +36,3 @@ def accelerator() -> Any:
     except UserError:
         return None
     return None if device.platform == "cpu" else device
-
-
-def unused_accelerator() -> str | None:
-    """Return what to install if this machine has an accelerator that JAX does not see; None if it has none."""
-    for device, name, extra in (("/dev/nvidia0", "an NVIDIA GPU", "cuda12"), ("/dev/accel0", "a TPU", "tpu")):
-        if os.path.exists(device):
-            install = f'pip install "jax[{extra}]=={jax.__version__}"'
-            return f"this machine has {name}, and the JAX that is installed computes on the CPU alone: {install}"
-    return None

@@ -1,33 +1,29 @@
 """filters.py and the steps of sampling.py in jax.numpy: from logits to a distribution, from that to a token.
 
-They are exact to float32: whether a token's probability is 2e-7 or 1e-30, it is drawn that often, to a relative error
-of some 1e-6. A vocabulary of 50,257 needs that: each token of its tail counts for little, all of them for much, and a
-random number of 23 bits, as jax.random.uniform gives, never draws what is below 1e-7.
+A token of probability 1e-12 is drawn that often. A vocabulary of 50,257 needs that: each token of its tail counts for
+little, all of them for much, and a random number of 23 bits never draws a token whose probability is below 1e-7.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from speculative.filters import Filters
+
 # ---- From logits to a distribution -----------------------------------------------------------------------------------
 
 
-def to_distribution(
-    logits,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-):
-    """Filters.__call__, in jax.numpy: [n, n_vocab] -> [n, n_vocab]. It cannot be shared, since arrays cannot be
-    changed in place here, and how many candidates there are must not change a shape.
+def to_distribution(logits, filters: Filters):  # [n, n_vocab] -> [n, n_vocab]
+    """Filters.__call__ for shapes that must not depend on the number of candidates.
 
     Probabilities are summed in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
     """
+    temperature, top_k, top_p, min_p = filters
     if temperature == 0:
         return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
     if top_k is not None and top_k < logits.shape[-1]:
@@ -70,36 +66,20 @@ def uniform(key, shape: tuple):  # -> [*shape]
     return high * 2.0**-32 + (low + 0.5) * 2.0**-64
 
 
-def exponential(key, shape: tuple):  # -> [*shape]
-    """Waiting times of mean 1. Half of them are below the median: those are made of u near 1, the others of u near 0,
-    so that both the shortest and the longest are exact."""
-    coin, key = jax.random.split(key)
-    u = uniform(key, shape) / 2
-    return jnp.where(jax.random.bernoulli(coin, shape=shape), -jnp.log1p(-u), -jnp.log(u))
-
-
-def race(p, key):  # [n] -> index
-    """One index, drawn with probability p / Σ p: that of the shortest waiting time, if p are the rates."""
-    return jnp.argmin(jnp.where(p > 0, exponential(key, p.shape) / (p / jnp.max(p)), jnp.inf))
-
-
-def sample(p, key):  # [n_vocab], need not sum to 1 -> id
+def sample(p, key, temperature: float = 1.0):  # [n_vocab], need not sum to 1 -> id
     """One id from the distribution p; never one of probability 0.
 
-    The vocabulary is cut into √n_vocab stretches of equal length: a first race draws one of them by its sum, a second
-    an id within it. So a few hundred random numbers do for a vocabulary. A stretch's sum is off by at most log2 of its
-    length roundings, and nothing is ever added up to 1, where a float32 is no finer than 6e-8.
+    The vocabulary is cut into √n_vocab stretches of equal length: one of them is drawn by its sum, then an id within
+    it. So a few hundred random numbers are enough. Mode "high" has twice the bits of the default.
     """
+    if temperature == 0:  # p is one-hot
+        return jnp.argmax(p).astype(jnp.int32)
     first, second = jax.random.split(key)
+    draw = partial(jax.random.categorical, mode="high")
     width = math.isqrt(len(p) - 1) + 1
     stretches = jnp.pad(p, (0, width * width - len(p))).reshape(width, width)
-    i = race(jnp.sum(stretches, axis=-1), first)
-    return (i * width + race(stretches[i], second)).astype(jnp.int32)
-
-
-def greedy_sample(p, key):  # [n_vocab] -> id
-    """The same for temperature 0, where p is one-hot, without a random number."""
-    return jnp.argmax(p).astype(jnp.int32)
+    i = draw(first, jnp.log(jnp.sum(stretches, axis=-1)))
+    return (i * width + draw(second, jnp.log(stretches[i]))).astype(jnp.int32)
 
 
 # ---- Rules of acceptance ---------------------------------------------------------------------------------------------

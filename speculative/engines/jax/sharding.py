@@ -4,23 +4,19 @@ Source: Shoeybi et al. 2019, "Megatron-LM"; section 4.1 of Chen et al. 2023 runs
 
 Each of several devices has some of the heads and some of the hidden units of every layer: a share of the columns of
 c_attn and c_fc, and the rows of the two c_proj that belong to them. It computes a sum over its own heads or units, and
-the sums of all devices are added up: two all-reduces a layer. Every device computes all the rest, which is small, for
-itself; it also samples, with the same random numbers as the others.
+the sums of all devices are added up: two all-reduces a layer, which the compiler adds. Every device computes all the
+rest, which is small, for itself; it also samples, with the same random numbers as the others.
 
 - If the number of heads is not a multiple of the devices', heads of zeros are added, whose values are 0, and so is
   their part of the output. 1558M has 25 heads: 26 on 2 devices (13 each), 28 on 4 (7), 32 on 8 (4).
 - wte, a third of all bytes for 124M, is split by its n_embd columns and not by tokens: 50257 tokens cannot be divided,
   768 and 1600 columns can. Looking up is then an all-gather of a few rows, and the logits are one more all-reduce.
 - wpe, the biases after an all-reduce and the layer norms are on every device.
-- Each device has all of the draft (see devices.loader): its layers are so small that waiting for all-reduces would take
-  longer than reading them (section 6 of the paper).
-
-The compiler (GSPMD) adds the all-reduces, from the sharding of the weights.
+- Each device has all of the draft: all-reduces would take longer than reading its layers (section 6 of the paper).
 """
 
 import re
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,28 +24,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.engines import formats
-from speculative.engines.formats import convert_all
-from speculative.engines.jax.model import Matrix, Network, devices, load_gpt2
+from speculative.engines.jax.model import Matrix, Network, devices
 from speculative.support.errors import UserError
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.
-SPLIT_AXIS = {
-    "wte": 1,
-    "attn/c_attn/w": 2,
-    "attn/c_attn/b": 1,
-    "attn/c_proj/w": 0,
-    "mlp/c_fc/w": 1,
-    "mlp/c_fc/b": 0,
-    "mlp/c_proj/w": 0,
-}
+SPLIT_AXIS = {"wte": 1, "mlp/c_fc/w": 1, "mlp/c_fc/b": 0, "mlp/c_proj/w": 0}
+SPLIT_AXIS |= {"attn/c_attn/w": 2, "attn/c_attn/b": 1, "attn/c_proj/w": 0}
 
 
 def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
-    """n_data copies of the models, each split over n_model neighbouring devices.
-
-    Raises UserError if there are fewer devices, or if a process has none of them.
-    """
+    """n_data copies of the models, each split over n_model neighbouring devices. Raises UserError if there are fewer
+    devices, or if a process has none of them."""
     flags = f"--mesh {n_model}" + (f" --data_parallel {n_data}" if n_data > 1 else "")
     mesh = Mesh(np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model), ["data", "model"])
     if len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
@@ -57,27 +43,17 @@ def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
     return mesh
 
 
-def place(
-    params: dict | Callable,
-    hparams: dict,
-    dtype: str = "float32",
-    mesh: Mesh | None = None,
-    split: bool | None = None,
-) -> Network:
-    """A Network over the devices of the mesh (default: the first device).
+def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) -> Network:
+    """A Network on the devices of the mesh.
 
-    params: the nested dict that gpt2() takes; or a function of convert(name, array) that gives it, such as
-    partial(load_params, folder, hparams): each tensor is then placed as soon as it is read, and the host never holds
-    the model. dtype: the format of the matrices, which decides those of the cache and the activations; biases, norms
-    and wpe stay in float32. split: over the devices of a model (default: if there are several), or all of it on each.
-    Raises UserError if it cannot be split, and if JAX does not take the format.
+    read: a function of convert(name, array) that gives the parameters, such as partial(load_params, folder, hparams):
+    each tensor is placed as soon as it is read, and the host never holds the model. dtype: the format of the matrices,
+    which decides those of the cache and the activations; biases, norms and wpe stay in float32. split: over the devices
+    of a model, or all of it on each. Raises UserError if it cannot be split, and if JAX does not take the format.
     """
-    mesh = mesh or make_mesh(1)
-    n_embd = hparams["n_embd"]
     n_head = hparams["n_head"]
     n_devices = mesh.shape["model"]
-    split = n_devices > 1 if split is None else split
-    for width in (n_embd, hparams.get("n_inner", 4 * n_embd)):
+    for width in (hparams["n_embd"], hparams.get("n_inner", 4 * hparams["n_embd"])):
         if split and width % n_devices:
             raise UserError(f"--mesh {n_devices} cannot split a width of {width}: take a divisor of it")
     n_padded = -(-n_head // n_devices) * n_devices if split else n_head
@@ -107,11 +83,7 @@ def place(
         sharding = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
         return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])  # only the parts on this machine
 
-    gpt2 = load_gpt2()
-    if split:
-        gpt2.mha = partial(mha, gpt2)
-    packed = params(convert) if callable(params) else convert_all(params, convert)
-    return Network(packed, hparams, n_padded, computed, gpt2, mesh, split)
+    return Network(read(convert), hparams, n_padded, computed, mesh, split)
 
 
 def pad_heads(name, a, n_head, n_padded):
@@ -123,11 +95,3 @@ def pad_heads(name, a, n_head, n_padded):
     if name == "attn/c_proj/w":
         return np.pad(a, [(0, n_more * len(a) // n_head), (0, 0)])  # [n_padded*d_head, n_embd]
     return a
-
-
-def mha(gpt2, x, c_attn, c_proj, n_head, attend):  # [n_seq, n_embd] -> [n_seq, n_embd]
-    """gpt2.mha, which takes d_head to be n_embd / n_head: with added heads it is not."""
-    x = gpt2.linear(x, **c_attn)  # [n_seq, n_embd] -> [n_seq, 3, n_head, d_head]
-    x = attend(*jnp.transpose(x, (1, 2, 0, 3)))  # -> [n_head, n_seq, d_head]
-    x = jnp.reshape(jnp.transpose(x, (1, 0, 2)), (x.shape[1], -1))  # -> [n_seq, n_head*d_head]
-    return gpt2.linear(x, **c_proj)  # -> [n_seq, n_embd]

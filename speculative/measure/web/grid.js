@@ -2,8 +2,7 @@
 
 byId("reasons").append(...data.reasons.map((line) => make("li", line)));
 for (const [caption, columns, rows] of data.charts) {
-  const kind = columns.includes("accepted") ? "accepted" : "q";
-  const lines = rows.map((cells) => [...cells, bar(kind, parseInt(cells[2]) / 100)]);
+  const lines = rows.map((row) => [...row, bar(columns[1] === "calls" ? "q" : "accepted", parseInt(row[2]) / 100)]);
   byId("charts").append(table(caption, [...columns, ""], lines));
 }
 for (const [name, ...cells] of data.table) {
