@@ -163,7 +163,8 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     if on_hub and files.missing(weights):
         files = look(ask_hub("snapshot_download", name, allow_patterns=SMALL_NAMES + WEIGHT_NAMES * weights))
     if missing := files.missing(weights):
-        names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names.difference(*missing.values())
+        names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names
+        names = names.difference(*missing.values())  # a name that is no file
         help = advice(missing, names, name if on_hub else local, local) if names else UNKNOWN.format(name)
         raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder
