@@ -16,7 +16,7 @@ from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
-from speculative.law.cases import random_model
+from speculative.law.cases import coarse, generator_of, model_of
 from speculative.law.paths import distance, law_of
 from speculative.loading import Models, ModelSpec
 from speculative.options import ModelOptions, make_options
@@ -38,7 +38,7 @@ def twins(rng):
 
 def row_model(seed, n_vocab):
     """A random model, which by default gives the row after the last token."""
-    rows = random_model(seed, n_vocab)
+    rows = model_of(cache(lambda *context: coarse(generator_of(seed, *context), n_vocab)))
     return lambda x, n_last=1: rows(x, n_last)
 
 

@@ -85,6 +85,7 @@ KINDS = [
         "encoder.json: a pointer of git",
         None,
     ),
+    ("model.safetensors/run", "lacks model.safetensors; copy them from the original model", None),
     ("model.ckpt.index=POINTER model.ckpt.data-00000-of-00001", "git lfs pull gets", copy("model.ckpt.index")),
     (
         "model.ckpt.index model.ckpt.data-00000-of-00001=POINTER",

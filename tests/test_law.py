@@ -284,7 +284,7 @@ MISTAKES_OF_ANYONE = [
     (None, Q, "q = at_least(target_model(x_draft), 0.0005)"),
     ('without their unlikely tokens', Q, "q = target_model(x_draft)\n        q = at_least(q, 0.05 * q.max(-1, keepdims=True))"),
     ('at another temperature', Q, "q = tempered(target_model(x_draft), 0.9)"),
-    (None, Q, "q = top(target_model(x_draft), min(50, p.shape[1]))"),
+    ('without their unlikely tokens', Q, "q = top(target_model(x_draft), min(50, p.shape[1]))"),
     (None, Q, "q = target_model(x_draft).astype(np.float16).astype(float)\n        q /= q.sum(-1, keepdims=True)"),
     (None, Q, "q = np.vstack([target_model(x_draft)[:2], target_model(x_draft[1:])[1:]])"),
     (None, Q, "q = target_model(x_draft[-4:])\n        q = np.vstack([q[:1]] * (len(x_draft) - len(q)) + [q])"),
@@ -370,10 +370,10 @@ MISTAKES_OF_ANYONE = [
     ('random numbers are used twice', TEST, TEST.replace("np.random.random()", "np.random.default_rng(5).random()")),
     ('random numbers are used twice', DRAFT, "np.searchsorted(np.cumsum(draft_model(x_draft)[-1].astype(float)), OF_A_MODULE.random())", TEST, TEST.replace("np.random", "TWIN")),
     ('random numbers are used twice', "full = False\n    while", "full = False\n    one, two = np.random.default_rng(1), np.random.default_rng(1)\n    while", DRAFT, "one.choice(len(draft_model(x_draft)[-1]), p=draft_model(x_draft)[-1])", TEST, TEST.replace("np.random.random()", "two.random()")),
-    (None, "np.random.choice(np.arange(p.shape[-1]), p=p)", "np.random.choice(np.arange(p.shape[-1]), size=2, p=p).max()"),
-    (None, "np.random.choice(np.arange(p.shape[-1]), p=p)", "np.random.choice(np.arange(p.shape[-1]), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
-    (None, "np.random.choice(np.arange(p.shape[-1]), p=p)", "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
-    (None, "np.random.choice(np.arange(p.shape[-1]), p=p)", "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),
+    ("the drafts are not drawn from the draft model's", "np.random.choice(np.arange(p.shape[-1]), p=p)", "np.random.choice(np.arange(p.shape[-1]), size=2, p=p).max()"),
+    ("the drafts are not drawn from the draft model's", "np.random.choice(np.arange(p.shape[-1]), p=p)", "np.random.choice(np.arange(p.shape[-1]), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
+    ("the drafts are not drawn from the draft model's", "np.random.choice(np.arange(p.shape[-1]), p=p)", "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
+    ("the drafts are not drawn from the draft model's", "np.random.choice(np.arange(p.shape[-1]), p=p)", "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),
 ]
 # fmt: on
 

@@ -71,7 +71,7 @@ REFUSED = [
     # ---- models
     ("--target_model_size 125M", "unknown model size '125M': official models are 124M, 355M, 774M, 1558M"),
     ("--target_model_size a/b/c", "--target_model_size must be 124M, a folder of models_dir, a path that begins with"),
-    ("--target_model_size ../124M", "lacks hparams.json"),
+    ("--target_model_size ../124M", "../124M does not exist: give the folder of a model"),
     ("--draft_model_size a\nb", "--draft_model_size must be 124M, a folder"),
     ("--models_dir \udcff --target_model_size x", "lacks hparams.json"),
     # ---- files that are written
@@ -130,7 +130,7 @@ def test_a_line_is_refused_in_a_line(line, said, command, pair_words, tiny_pair,
         ({"K": ()}, "K must be a whole number of at least 1"),
         ({"tree": [2, 2], "K": 5}, "tree and K cannot be combined: give one of them"),
         ({"stop": ["a", 1]}, "stop must be a text in UTF-8, not ['a', 1]"),
-        ({"target_model_size": "./a\nb"}, r"./a\nb lacks hparams.json"),
+        ({"target_model_size": "./a\nb"}, r"./a\nb does not exist"),
         ({"prompt": "a"}, "load_pair takes no prompt: give it to session.compare or session.speculative"),
     ],
 )

@@ -148,6 +148,8 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     local = local_folder(name, models_dir)
     if os.path.isfile(local):
         raise UserError(f"{local} is a file: give the folder that holds it, with the settings and tokens beside it")
+    if is_path(name) and not os.path.isdir(local):
+        raise UserError(f"{local} does not exist: give the folder of a model")
     is_official = name in MODEL_SIZES
     if source == "huggingface" and is_official and not os.path.isdir(local):
         return complete_folder(HUGGING_FACE[name], models_dir, weights=weights)
@@ -162,6 +164,7 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
         files = look(ask_hub("snapshot_download", name, allow_patterns=SMALL_NAMES + WEIGHT_NAMES * weights))
     if missing := files.missing(weights):
         names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names
+        names = names.difference(*missing.values())  # a name that is no file
         help = advice(missing, names, name if on_hub else local, local) if names else UNKNOWN.format(name)
         raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder

@@ -82,10 +82,6 @@ def generator_of(seed: int, *context: int) -> Generator:
     return Generator(PCG64([seed, *context]))
 
 
-def random_model(seed: int, n_vocab: int) -> Callable:
-    return model_of(cache(lambda *context: coarse(generator_of(seed, *context), n_vocab)))
-
-
 @cache
 def models_of(n_vocab: int, kind: str, number: int) -> tuple[Callable, Callable]:
     """The draft and the target."""

@@ -173,7 +173,7 @@ def verdict_on(function: Callable) -> Verdict:
         words = f"Lossless: {len(far)} cases, largest distance {most:.0e}.\n{covered}"
         return Verdict(True, most, None, None, covered, words)
     worst = max((case for case in wrong if case[:4] == wrong[0][:4]), key=far.__getitem__)
-    words = f"Not lossless: the distance is {far[worst]:.2g}.\n{counterexample(decode, worst, laws[worst])}"
+    words = f"Not lossless: the distance is {far[worst]:.2g}.\n{counterexample(worst, laws[worst])}"
     cause = cause_of(decode, laws, wrong)
     return Verdict(False, far[worst], worst, cause, covered, f"{words}\nUsual cause: {cause}." if cause else words)
 
@@ -188,19 +188,15 @@ def coverage(cases: list[Case], left_out: dict) -> str:
     return words + "\nNot seen: what shows only in longer texts, with more drafts or with larger vocabularies."
 
 
-def counterexample(decode: Callable, case: Case, law: dict) -> str:
-    """A case in words: the text whose probability is most wrong, and the likeliest way to it."""
+def counterexample(case: Case, law: dict) -> str:
+    """A case in words, with the text whose probability is most wrong."""
     draft, target = case.models()
     expected = law_of_model(target, case.N, case.prompt)
     text = max(law | expected, key=lambda text: abs(law.get(text, 0) - expected.get(text, 0)))
-    by_path = law_of_texts(decode, case, lambda text, walk: (text, tuple(map(str, walk.numbers))))
-    ways = [(weight, path) for (outcome, path), weight in by_path.items() if outcome == text]
     p, q = (" ".join(f"{p_j:.3g}" for p_j in model(case.prompt, 1)[0]) for model in (draft, target))
     found = f"The text {[*text]} should have probability {expected.get(text, 0):.6f}, and has {law.get(text, 0):.6f}."
     if () in law:
         found = "Something is drawn from numbers that are not probabilities: NaN, or their sum is not 1."
-    elif ways:
-        found += f"\nThe likeliest way to it has random numbers from {', '.join(max(ways)[1]) or '(none)'}."
     return (
         f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, N = {case.N}, K = {case.K}.\n"
         f"After the prompt the draft has p = [{p}], the target q = [{q}].\n{found}"

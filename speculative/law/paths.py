@@ -36,20 +36,20 @@ class Walk:
         self.began = time.monotonic()  # seconds
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
-        self.numbers: list[Uniform] = []  # in the order in which they were drawn
+        self.n_numbers = 0
         self.streams: dict = defaultdict(list)  # seed -> its numbers
         self.places: dict = {}  # key of a generator -> (its seed, how many numbers it gave)
         self.n_idle = 0  # calls of a model since the last number
-        self.windows: list[tuple] = []  # the tokens of each call of the target
+        self.window: tuple = ()  # the tokens of the first call of the target
 
     def number(self, seed, n: int) -> Uniform:
         """The n-th number of a seed."""
         stream = self.streams[seed]
         if n == len(stream):
             stream.append(Uniform(self.branch))
-        self.numbers.append(stream[n])
+        self.n_numbers += 1
         self.n_idle = 0
-        if len(self.numbers) > MOST_NUMBERS:
+        if self.n_numbers > MOST_NUMBERS:
             raise TooLarge(f"a text takes more than {MOST_NUMBERS:,} random numbers: does the loop end after N tokens?")
         return stream[n]
 

@@ -64,12 +64,13 @@ def somebodys_code() -> Iterator[None]:
             raise Unfollowed(f"no progress: one text takes more than {MOST_SECONDS} s")
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(everywhere())
+        TracedRandom.walk = Walk()  # whose path begins now
         if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGALRM, signal.SIGINT):
                 stack.callback(signal.signal, number, signal.signal(number, stop))
             stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
             signal.setitimer(signal.ITIMER_REAL, 1, 1)
-        stack.enter_context(everywhere())
         yield
 
 
@@ -85,8 +86,8 @@ def law_of_texts(
     def watched(model, is_target):
         def rows(x, *args, **options):
             walk.idle()
-            if is_target:
-                walk.windows.append(tuple(map(int, np.ravel(x))))
+            if is_target and not walk.window:
+                walk.window = tuple(map(int, np.ravel(x)))
             return model(x, *args, **options)
 
         return rows

@@ -117,11 +117,8 @@ class TracedRandom:
             weights = weights if replace else np.where(np.arange(len(ids)) == places[-1], 0, weights)  # [n]
         return ids[places[0]] if size is None else ids[np.array(places, int)].reshape(size)
 
-    def choices(self, population, weights=None, *, cum_weights=None, k=1):
-        weights = np.diff(cum_weights, prepend=0) if cum_weights is not None else weights  # [n]
+    def choices(self, population, weights=None, *, k=1):
         weights = np.ones(len(population)) if weights is None else check_weights(weights)  # [n]
-        if len(weights) != len(population):
-            raise ValueError("The number of weights does not match the population")
         return [population[self.place(weights)] for _ in range(k)]
 
     def multinomial(self, n, pvals):

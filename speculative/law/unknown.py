@@ -28,22 +28,13 @@ class Uniform:
         """branch: [n] chances -> the number of the branch that is taken."""
         self.branch = branch
         self.low, self.high = 0.0, 1.0
-        # After races, -log(u) of the winner is exponential of a rate above 1: -log(1 - u) if it is flipped.
-        self.rate = 1.0
-        self.is_flipped = False
-
-    def __str__(self):
-        return f"{self.low:.3g} to {self.high:.3g}"
-
-    def below(self, x: float) -> float:
-        """The chance that u < x, before its first comparison."""
-        return 1 - (1 - x) ** self.rate if self.is_flipped else x**self.rate
+        self.has_raced = False  # then no law of it is known
 
     def part(self, edges) -> int:  # [n + 1], from 0 to 1 -> i if u is in [edges[i], edges[i + 1])
-        if not self.rate:
-            raise Unfollowed("a random number that lost against another one is compared again")
+        if self.has_raced:
+            raise Unfollowed("a random number that was compared with another one is compared again")
         inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
-        shares = [self.below(b) - self.below(a) for a, b in pairwise(inner)]  # [n]
+        shares = [b - a for a, b in pairwise(inner)]  # [n]
         least = LEAST * sum(shares)
         possible = [i for i, share in enumerate(shares) if share > least]
         if len(possible) == 1:
@@ -98,7 +89,7 @@ class UnknownNumber(NDArrayOperatorsMixin):
             if one is not self and getattr(one, "ndim", False):
                 return for_each(ufunc, inputs)
             if one is not self and isinstance(one, UnknownNumber):
-                return compared(ufunc, *inputs)
+                raise Unfollowed("two random numbers in one formula cannot be followed: their np.argmax can be")
         at = int(inputs[0] is not self)
         before, after = inputs[:at], inputs[at + 1 :]
         if after and after[0] is self:  # np.argmax compares it with itself
@@ -144,12 +135,6 @@ def for_each(ufunc, inputs: tuple) -> np.ndarray:
     return found.astype(bool) if all(isinstance(one, np.bool_) for one in found.flat) else found.view(Numbers)
 
 
-def compared(ufunc, number: UnknownNumber, other: UnknownNumber) -> bool:
-    if ufunc not in (np.less, np.less_equal, np.greater, np.greater_equal):
-        raise Unfollowed("two random numbers in one formula cannot be followed")
-    return (largest([number, other]) == 0) == (ufunc in (np.greater, np.greater_equal))
-
-
 class Again(BaseException):
     """The path has to begin again: now the code that called float has Float in its place."""
 
@@ -176,45 +161,31 @@ def forget_floats() -> None:
         del WITH_FLOAT.pop()["float"]
 
 
-def largest(numbers: list[UnknownNumber]) -> int:
-    """The place of the largest. It can be told if all are one function of exponential times: in a race, as of Gumbel's.
-
-    The first of several times has the sum of their rates, whichever it is: so it can race again.
-    """
-    ratios = [time_ratio(numbers[0].steps, one.steps) for one in numbers]
-    flipped = {is_flipped for is_flipped, _ in ratios[1:]}
-    rates = [one.u.rate * ratio for one, (_, ratio) in zip(numbers, ratios, strict=True)]  # [n]
-    is_flipped = flipped == {True}
-    first, last = ends_of(numbers[0].steps)
-    is_first = (first < last) != is_flipped  # whether the largest has the least time
+def race(numbers: list[UnknownNumber]) -> int:
+    """The place of the largest, if all are one falling function of exponential times, as Gumbel's are: the chance of
+    each to be the first is its rate over their sum."""
+    rates = [rate(numbers[0].steps, one.steps) for one in numbers]  # [n]
+    if any((one.u.low, one.u.high, one.u.has_raced) != (0, 1, False) for one in numbers):
+        raise Unfollowed("a random number of which something is known is compared with another one")
     for one in numbers:
-        if (one.u.low, one.u.high) != (0, 1) or one.u.rate == 0 or (one.u.rate != 1 and one.u.is_flipped != is_flipped):
-            raise Unfollowed("a random number of which something is known is compared with another one")
-    if len(flipped) > 1 or len({id(one.u) for one in numbers}) < len(numbers) or not (is_first or len(numbers) == 2):
-        raise Unfollowed("random numbers are compared that are not of one kind")
-    winner = numbers[0].u.branch(rates)
-    for one in numbers:
-        one.u.rate = 0.0
-    numbers[winner].u.rate = sum(rates) / ratios[winner][1]
-    numbers[winner].u.is_flipped = is_flipped
-    return winner if is_first else 1 - winner
+        one.u.has_raced = True
+    return numbers[0].u.branch(rates)
 
 
 @cache
-def time_ratio(steps: tuple, others: tuple) -> tuple[bool, float]:
-    """Where two numbers are equal, -log(u) of the other one over that of the first; or, if True, of -log(1 - u).
+def rate(steps: tuple, others: tuple) -> float:
+    """The time of the first number over that of the other one, where they are equal.
 
-    Raises Unfollowed if it is not the same everywhere.
+    The time is -log(u) if the numbers rise with u, else -log(1 - u). Raises Unfollowed if they are not of one kind.
     """
+    first, last = ends_of(steps)
     times = np.array([0.0005, 0.001, 0.002])  # [3], of the first
-    for is_flipped in (False, True):
-        u = -np.expm1(-times) if is_flipped else np.exp(-times)  # [3]
-        values = value_at(steps, u)  # [3]
-        at = np.array([switch((*others, (np.less, (), (value,)))) for value in values])  # [3]: the other one's u
-        ratio = -np.log(1 - at if is_flipped else at) / times  # [3]
-        if np.allclose(ratio, ratio[0], 1e-5, 0):
-            return is_flipped, float(ratio[1])
-    raise Unfollowed("two random numbers are compared that are not of one kind")
+    values = value_at(steps, np.exp(-times) if first < last else -np.expm1(-times))  # [3]
+    u = np.array([switch((*others, (np.less, (), (value,)))) for value in values])  # [3], of the other one
+    found = -np.log(u if first < last else 1 - u) / times  # [3]
+    if not np.allclose(found, found[0], 1e-5, 0):
+        raise Unfollowed("two random numbers are compared that are not of one kind")
+    return float(found[1])
 
 
 class Numbers(np.ndarray):
@@ -227,7 +198,7 @@ class Numbers(np.ndarray):
         least = min((min(ends_of(self.flat[i].steps)) for i in places), default=0)
         if not places or any(one > least for one in self.flat if not isinstance(one, UnknownNumber)):
             return super().argmax(axis, *args, **named)
-        return places[largest([self.flat[i] for i in places])] if len(places) > 1 else places[0]
+        return places[race([self.flat[i] for i in places])] if len(places) > 1 else places[0]
 
     __float__ = UnknownNumber.__float__
 
