@@ -81,16 +81,16 @@ class RecordedRandom:
         return drawn
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.rng, name)  # what a user's rule may draw besides
+        return getattr(self.rng, name)  # other methods, which a user's rule may call
 
 
 class Report(NamedTuple):
-    """What a step's report is made of, beside the step."""
+    """The parts of a decode that a TextStep is made from, besides the Step."""
 
     rule: Rule
     draws: RecordedRandom  # the generator of the steps
     logs: Mapping[str, deque[Call]]  # {role: a model's log}
-    levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
+    levels: Sequence[str] = ()  # names of the drafters of all levels but the last, outermost first
     explain: Callable | None = None  # explain(step, rule, u, n) -> the details of a step, of which n tokens are shown
 
 
@@ -99,10 +99,10 @@ def text_steps(
 ) -> Iterator[TextStep]:
     """Yield each step of a decoder as a TextStep, until all texts are complete.
 
-    calls: for each call of the target (index, Step, chances) of each text that it served: see as_text. first: the first
-    text's number.
+    calls: for each call of the target a list of (index of the text, Step, chances), one for each text that it served.
+    first: the number of the first text.
     """
-    waited = 0.0  # seconds for the decoder that no step has yet
+    waited = 0.0  # seconds of the decoder that are not yet in a step
     while not all(text.stopped for text in texts):
         report.draws.u = []
         before = {role: log[-1] if log else None for role, log in report.logs.items()}
@@ -124,8 +124,8 @@ def text_steps(
 
 
 def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report: Report, text_index: int) -> TextStep:
-    """A Step as a TextStep without times. chances: of its drafts, or None if the rule is to compute them, from p and q:
-    a loop on a device keeps both, and gives the chances."""
+    """A Step as a TextStep without times. chances: of acceptance of its drafts, from a loop on a device, which keeps p
+    and q; None: the rule computes them from p and q."""
     rule = report.rule
     pieces = []
     for token in step.tokens:  # up to the one that completes the stop text
@@ -162,7 +162,7 @@ def add_times(
 ) -> None:
     """Add the times of a step that began at that time, by time.perf_counter, and took so long. before: the last call of
     each log at that time."""
-    calls = []  # that were logged since then, and that are of this decode: another thread may use the same model
+    calls = []  # logged since then, by this decode: another thread may use the same model
     for role, log in logs.items():
         for call in reversed(log.copy()):
             if call is before[role]:
