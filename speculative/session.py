@@ -39,7 +39,7 @@ def models_of(o: ModelOptions, quiet: bool = False) -> Models:
 class Session(Generic[AnyOptions]):
     """Two decoders over the same models, and how they decode.
 
-    A decode is a generator, with random numbers of its own, made from the seed. Several may be under way, in one
+    A decode is a Python generator of steps, with a random generator made from the seed. Several may run at once, in one
     thread or in many.
     """
 
@@ -62,9 +62,9 @@ class Session(Generic[AnyOptions]):
         self.functions = functions
         self.rule = parse_rule(o.accept, functions["accept"])
         if o.tree and not self.rule.accept_tree:
-            raise UserError(f"--accept {o.accept} is of no use here: it tests a chain, and --tree drafts a tree")
+            raise UserError(f"--accept {o.accept} tests a chain, and --tree drafts a tree: leave one of them out")
         self.levels = drafters.parse_drafter(o.drafter, functions["drafter"], trees=bool(o.tree))
-        self.roles = ["target", *drafters.roles_of(o.drafter)]
+        self.roles = ["target", *drafters.roles_of(o.drafter)]  # of the models to load: see loading.ModelSpec
         self.lookaheads = self.choose_lookaheads()
         # If a K is chosen by measured times, the seed alone does not decide the text.
         self.timed = AutoK in map(type, self.lookaheads)
@@ -121,8 +121,8 @@ class Session(Generic[AnyOptions]):
         return [AutoK(expected) if K == "auto" else K for K, expected in zip(Ks, scales, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
-        """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
-        model that this decode calls, whose last hidden row heads read."""
+        """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this
+        decode, as heads read its last hidden row."""
         o = self.options
         models = {role: self.model(role) for role in self.roles}
         models["target"] = target or models["target"]
@@ -218,7 +218,7 @@ class Session(Generic[AnyOptions]):
 
 @dataclass
 class PythonDecoders:
-    """Both decoders as loops in Python, which call the models of a session: the twin of engines.jax.pair.DeviceLoop."""
+    """Both decoders as loops in Python over the models of a session. On a device it is jax.pair.DeviceLoop."""
 
     session: Session
 

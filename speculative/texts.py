@@ -38,7 +38,7 @@ class TextStep:
     source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
     # Of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
     levels: dict[str, list] = field(default_factory=dict)
-    # Of a tree: "tokens" and "parents" of the nodes from 1 on, as node 0 is the text's last token; "path", the accepted
+    # Of a tree: "tokens" and "parents" of its nodes, except node 0, the text's last token; "path", the accepted nodes
     tree: dict | None = None
     details: dict | None = None  # tests and draws, if they were asked for: see docs/output.md
     pieces: list[str] = field(default_factory=list)  # text of each token
@@ -56,11 +56,11 @@ class TextStep:
         A draft that the draft model did not propose is "accepted: " and the name of its drafter.
         """
         n_accepted = min(self.accepted, len(self.tokens))
-        whole = self.accepted == self.drafted
-        if self.tree:  # a path is whole if it ends in a leaf
+        all_accepted = self.accepted == self.drafted
+        if self.tree:  # the path ends in a leaf
             last_node = [0, *self.tree["path"]][-1]
-            whole = last_node not in self.tree["parents"]
-        last = "bonus" if whole else "resampled"
+            all_accepted = last_node not in self.tree["parents"]
+        last = "bonus" if all_accepted else "resampled"
         if self.drafted == 0:
             last = "autoregressive"
         names = [*self.source, *["model"] * n_accepted][:n_accepted]
@@ -158,10 +158,10 @@ def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report:
 
 
 def add_times(
-    i: TextStep, logs: Mapping[str, deque[Call]], before: Mapping[str, Call | None], began: float, seconds: float
+    step: TextStep, logs: Mapping[str, deque[Call]], before: Mapping[str, Call | None], began: float, seconds: float
 ) -> None:
-    """Add the times of a step that began at that time, by time.perf_counter, and took so long. before: the last call of
-    each log at that time."""
+    """Add the times of a step. began: by time.perf_counter. seconds: the whole step's. before: the last call of each
+    log at its beginning."""
     calls = []  # logged since then, by this decode: another thread may use the same model
     for role, log in logs.items():
         for call in reversed(log.copy()):
@@ -171,12 +171,12 @@ def add_times(
                 calls.append((role, call))
     calls.sort(key=lambda one: (one[1].began, one[0] == "target"))  # drafts whose derived time is 0 come first, too
     targets = [call for role, call in calls if role == "target"]
-    i.derived = targets[-1].derived
-    if i.derived:  # the call before has waited for several steps
+    step.derived = targets[-1].derived
+    if step.derived:  # the call before has waited for several steps
         began, seconds = calls[0][1].began, sum([call.seconds for _, call in calls])
-    i.seconds = seconds
-    i.drafting = targets[0].began - began if i.drafted else 0.0
-    i.scoring = sum([call.seconds for call in targets])
-    i.calls = [(role, call.began - began, call.seconds) for role, call in calls]
-    i.draft_prefill = any(call.prefill for role, call in calls if role != "target")
-    i.prefill = any(call.prefill for call in targets)
+    step.seconds = seconds
+    step.drafting = targets[0].began - began if step.drafted else 0.0
+    step.scoring = sum([call.seconds for call in targets])
+    step.calls = [(role, call.began - began, call.seconds) for role, call in calls]
+    step.draft_prefill = any(call.prefill for role, call in calls if role != "target")
+    step.prefill = any(call.prefill for call in targets)
