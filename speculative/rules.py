@@ -98,7 +98,7 @@ def one_by_one(
         step = step._replace(q=truncate(step.q))
         if isinstance(step, TreeStep):
             return acceptance_by_depth(step, overlap, residual_fn)
-        rows = zip(step.proposal.p[: step.accepted + 1], step.q, strict=False)  # of the drafts that were tested
+        rows = zip(step.proposal.p[: step.accepted + 1], step.q, strict=False)  # of the tested drafts
         return [float(np.sum(overlap(q_i, p_i))) for p_i, q_i in rows]
 
     return Rule(name, accept, explain, n_draws, chances, accept_tree, **about)
@@ -210,7 +210,7 @@ def explain_block(proposal: Proposal, q, u) -> Explained:
 
 
 def chances_by_block(step: Step) -> list[float]:
-    """The chance that one more draft is accepted, Σ min(p, w q) / w, w being that of the draft before it."""
+    """The chance that one more draft is accepted, Σ min(p, w q) / w, with the w of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
     n_tested = min(step.accepted + 1, step.drafted)
     return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]
