@@ -96,8 +96,8 @@ class Models:
         new = [self.spec(role) for role in networks_of(roles) if role not in self.loaded]
         no_cache = {"n_ctx": 0}
         hparams = [spec.hparams | no_cache if self.shares_cache(spec.role) else spec.hparams for spec in new]
-        held = [(of, self.engine.held_dtype(spec.dtype)) for of, spec in zip(hparams, new, strict=True)]
-        memory.check(held, self.engine.free_bytes(), n_cached, self.engine.saving)
+        sizes = [(h, self.engine.held_dtype(spec.dtype)) for h, spec in zip(hparams, new, strict=True)]
+        memory.check(sizes, self.engine.free_bytes(), n_cached, self.engine.saving)
 
     def load(self, roles: Sequence[str]) -> list:
         """Load the roles that are not loaded yet: the small parts of a drafter first, a target with its copies. Return

@@ -2,7 +2,7 @@
 
 The paper's rule is sampling.token_by_token. Here are block verification, which accepts more drafts and is lossless too,
 and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
-made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
+made, computed again from the proposal, the target's rows and the random numbers u that the rule drew.
 
 To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
 other, one_by_one makes the Rule from two functions of p and q.
@@ -105,7 +105,7 @@ def one_by_one(
 
 
 def token() -> Rule:
-    """The paper's rule, in the words of the blog's loop; one_by_one's own would do the same."""
+    """The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens."""
     return one_by_one("token")._replace(accept=token_by_token)
 
 
