@@ -2,7 +2,7 @@
 
 The paper's rule is sampling.token_by_token. Here are block verification, which accepts more drafts and is lossless too,
 and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
-made, rebuilt from the proposal, the target's rows and the random numbers u that the rule drew.
+made, computed again from the proposal, the target's rows and the random numbers u that the rule drew.
 
 To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
 other, one_by_one makes the Rule from two functions of p and q.
@@ -98,14 +98,14 @@ def one_by_one(
         step = step._replace(q=truncate(step.q))
         if isinstance(step, TreeStep):
             return acceptance_by_depth(step, overlap, residual_fn)
-        rows = zip(step.proposal.p[: step.accepted + 1], step.q, strict=False)  # of the drafts that were tested
+        rows = zip(step.proposal.p[: step.accepted + 1], step.q, strict=False)  # of the tested drafts
         return [float(np.sum(overlap(q_i, p_i))) for p_i, q_i in rows]
 
     return Rule(name, accept, explain, n_draws, chances, accept_tree, **about)
 
 
 def token() -> Rule:
-    """The paper's rule, in the words of the blog's loop; one_by_one's own would do the same."""
+    """The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens."""
     return one_by_one("token")._replace(accept=token_by_token)
 
 
@@ -210,7 +210,7 @@ def explain_block(proposal: Proposal, q, u) -> Explained:
 
 
 def chances_by_block(step: Step) -> list[float]:
-    """The chance that one more draft is accepted, Σ min(p, w q) / w, w being that of the draft before it."""
+    """The chance that one more draft is accepted, Σ min(p, w q) / w, with the w of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
     n_tested = min(step.accepted + 1, step.drafted)
     return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]
