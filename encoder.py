@@ -108,7 +108,7 @@ class Encoder:
     def encode(self, text, allowed_special=False):
         """The token ids of a text, as a list. <|endoftext|> is plain text, or with allowed_special (--special) eot.
 
-        Another Encoder, of a tokenizer.json, finds its special tokens in any text.
+        The encoder of a tokenizer.json (checkpoints/tokenizer.py) finds its special tokens in any text.
         """
         ids = []
         for i, part in enumerate(text.split(END_OF_TEXT) if allowed_special else [text]):
@@ -128,11 +128,11 @@ class Encoder:
 
 
 class StreamDecoder:
-    """Decodes ids as they come, up to a stop text if there is one, and of several (a tuple) up to the first. All that
-    push and flush return, joined, is the text.
+    """Decodes ids as they come, up to the first stop text. The text is all that push and flush return, joined.
 
-    A character may span tokens: its first bytes wait here until the last one arrives. Bytes that may begin a stop text
-    wait as well. END_OF_TEXT as a stop text means the token of that name if the encoder has it, and not the characters.
+    stop: None, a text, or a tuple of texts. A character may span tokens: its first bytes wait here until the last one
+    arrives. Bytes that may begin a stop text wait as well. END_OF_TEXT as a stop text is the token if the encoder has
+    it, not the characters.
     """
 
     def __init__(self, encoder, stop=None):
@@ -160,11 +160,11 @@ class StreamDecoder:
         return self.utf8.decode(given)
 
     def first_stop(self):
-        """The place of the first stop text among the bytes that wait; their number if there is none."""
+        """The index of the first stop text in the waiting bytes; their number if there is none."""
         return min((self.waiting.find(stop) for stop in self.stops if stop in self.waiting), default=len(self.waiting))
 
     def first_begun(self):
-        """The place from which on the bytes that wait may become a stop text; their number if there is none."""
+        """The index from which the waiting bytes may be the beginning of a stop text; their number if there is none."""
         n = len(self.waiting)
         sizes = (i for stop in self.stops for i in range(min(len(stop), n + 1)) if self.waiting.endswith(stop[:i]))
         return n - max(sizes, default=0)

@@ -36,7 +36,7 @@ def layer_norm(x, g, b, eps=1e-5):  # [n_seq, n_embd] -> [n_seq, n_embd]
 
 
 def linear(x, w, b):  # [n_seq, n_in], [n_in, n_out], [n_out] -> [n_seq, n_out]
-    """A matrix and a bias. w is whatever can stand right of @."""
+    """A matrix and a bias. w: an array, or an object that x @ w accepts, such as a rounded matrix."""
     return x @ w + b
 
 

@@ -2,7 +2,7 @@
 
 python utils.py download 124M [--models_dir models] [--source openai|huggingface|URL]
 
-How a file becomes an array is in speculative/checkpoints, which the product calls as this file does.
+The code that reads the files is in speculative/checkpoints. main.py calls it through speculative/loading.py.
 """
 
 from argparse import ArgumentParser
@@ -21,7 +21,7 @@ def load_encoder_hparams_and_params(model_size, models_dir):
     hparams: {"n_vocab": 50257, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12}, for example.
     params: the nested dict of float32 arrays that gpt2.gpt2 takes.
     """
-    # the small files first: are the settings honoured?
+    # the small files first: a setting that is refused needs no download of weights
     encoder, hparams = load_encoder_and_hparams(complete_folder(model_size, models_dir, weights=False))
     params = load_params(complete_folder(model_size, models_dir), hparams)
     return encoder, hparams, params

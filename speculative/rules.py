@@ -2,7 +2,7 @@
 
 The paper's rule is sampling.token_by_token. Here are block verification, which accepts more drafts and is lossless too,
 and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
-made, rebuilt from the step and the random numbers u that the rule drew.
+made, computed again from the step and the random numbers u that the rule drew.
 
 To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
 other, one_by_one makes the Rule from two functions of p and q.
@@ -85,7 +85,7 @@ def one_by_one(
 
 
 def token() -> Rule:
-    """The paper's rule, in the words of the blog's loop; one_by_one's own would do the same."""
+    """The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens."""
     return one_by_one("token")._replace(accept=token_by_token)
 
 
@@ -191,7 +191,7 @@ def explain_block(step: Step, u) -> tuple[list[dict], np.ndarray]:
 
 
 def chances_by_block(step: Step) -> list[float]:
-    """The chance that one more draft is accepted, Σ min(p, w q) / w, w being that of the draft before it."""
+    """The chance that one more draft is accepted, Σ min(p, w q) / w, with the w of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
     n_tested = min(step.accepted + 1, step.drafted)
     return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]

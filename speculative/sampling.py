@@ -21,7 +21,7 @@ from speculative.support.errors import UserError
 
 class Proposal(NamedTuple):
     """Up to k tokens that may come after x. tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is
-    one-hot if nothing was drawn at random. source and inner are for the report alone."""
+    one-hot if nothing was drawn at random. The loop reads no other field: the report and --K auto do."""
 
     tokens: Sequence[int]  # [m], 0 <= m <= k
     p: Sequence  # [m, n_vocab]

@@ -1,5 +1,5 @@
 """A session: models loaded once, texts in and texts out. main.py, the terminal, the browser, Python and the benchmarks
-decode through it."""
+decode through it. The blog's create_model_fn is Session.model, and its seed is set in Session.texts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ from speculative.trees import n_nodes, tree_speculative_sampling
 from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 DECODERS = ("autoregressive", "speculative")
-READ_FIRST = 40  # tokens of a prompt: a longer one the target reads before its copies draft, so that it is read once
+READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 
 
 def models_of(o: ModelOptions, quiet: bool = False) -> Models:
-    """Decide what is to be loaded; below, nothing reads the options. Raises UserError."""
+    """Return the models of these options, not yet loaded. Raises UserError."""
     engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
     wanted = {"target": (o.target_model_size, o.dtype), "draft": (o.draft_model_size, o.draft_dtype)}
     return Models(engine, wanted, o.models_dir, o.source, o.ngram_text, quiet)
@@ -39,7 +39,7 @@ def models_of(o: ModelOptions, quiet: bool = False) -> Models:
 class Session(Generic[AnyOptions]):
     """Two decoders over the same models, and how they decode.
 
-    A decode is a generator, with random numbers of its own, made from the seed. Several may be under way, in one
+    A decode is a Python generator of steps, with a random generator made from the seed. Several may run at once, in one
     thread or in many.
     """
 
@@ -55,16 +55,16 @@ class Session(Generic[AnyOptions]):
         about the loading. functions: those that only this session knows (user_functions). Raises UserError."""
         self.models = models or models_of(options, quiet)
         self.engine = self.models.engine
-        if options.fast:  # which stands for these
+        if options.fast:  # short for these options
             accept = "block" if options.temperature > 0 else "token"
             options = replace(options, drafter=self.models.fast_drafter(), K="auto", tree=None, accept=accept)
         self.options = o = options
         self.functions = functions
         self.rule = parse_rule(o.accept, functions["accept"])
         if o.tree and not self.rule.accept_tree:
-            raise UserError(f"--accept {o.accept} is of no use here: it tests a chain, and --tree drafts a tree")
+            raise UserError(f"--accept {o.accept} tests a chain, and --tree drafts a tree: leave one of them out")
         self.levels = drafters.parse_drafter(o.drafter, functions["drafter"], trees=bool(o.tree))
-        self.roles = ["target", *drafters.roles_of(o.drafter)]
+        self.roles = ["target", *drafters.roles_of(o.drafter)]  # of the models to load: see loading.ModelSpec
         self.lookaheads = self.choose_lookaheads()
         # If a K is chosen by measured times, the seed alone does not decide the text.
         self.timed = AutoK in map(type, self.lookaheads)
@@ -88,7 +88,7 @@ class Session(Generic[AnyOptions]):
         loaded = {role: self.models[role] for role in self.roles}
         self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
         parts = self.filters, self.draft_filters, self.rule
-        compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)
+        compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)  # None except with JAX
         self.decoders = compiled or PythonDecoders(self)
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
@@ -121,8 +121,8 @@ class Session(Generic[AnyOptions]):
         return [AutoK(expected) if K == "auto" else K for K, expected in zip(Ks, scales, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
-        """The drafter, or its levels from this depth on. It draws from this generator, the decoder's own. target: the
-        model that this decode calls, whose last hidden row heads read."""
+        """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this
+        decode, as heads read its last hidden row."""
         o = self.options
         models = {role: self.model(role) for role in self.roles}
         models["target"] = target or models["target"]
@@ -137,7 +137,7 @@ class Session(Generic[AnyOptions]):
         return (step for [(_, step, _)] in self.decoders.calls(name, [x], N, rng, lambda text_index: False))
 
     def measure_costs(self, x) -> None:  # [n]
-        """Innermost level first: the cost of a draft token on one level depends on the K of the level below."""
+        """Time the drafts of each level, innermost first: a draft token's cost depends on the K of the level inside."""
         roles = ["target", *(specs[0].roles[0] for specs in self.levels[:-1])]
         for depth in reversed(range(len(self.levels))):
             if isinstance(self.lookaheads[depth], AutoK):
@@ -218,13 +218,13 @@ class Session(Generic[AnyOptions]):
 
 @dataclass
 class PythonDecoders:
-    """Both decoders as loops in Python, which call the models of a session: the twin of engines.jax.pair.DeviceLoop."""
+    """Both decoders as loops in Python over the models of a session. On a device it is jax.pair.DeviceLoop."""
 
     session: Session
 
     def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
-        """The step of each call of the target, up to N tokens of one prompt, as texts.text_steps takes it. stopped:
-        unused, as the caller leaves."""
+        """Yield [(0, Step, None)] for each call of the target, up to N tokens of one prompt: see texts.text_steps.
+        stopped: unused, as text_steps asks for no step after the stop text."""
         [x] = inputs
         s = self.session
         target = s.model("target")
@@ -252,7 +252,7 @@ class PythonDecoders:
 
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
-    """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
+    """Return (K, or the largest one if automatic; with_K(drafts, stops, model) -> the drafter that a loop asks)."""
     if isinstance(K, AutoK):
         return K.K_max, K.drafter_of
     return K, lambda drafts, stops, model: drafters.first_of(drafts)

@@ -38,7 +38,7 @@ class TextStep:
     source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
     # Of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
     levels: dict[str, list] = field(default_factory=dict)
-    # Of a tree: "tokens" and "parents" of the nodes from 1 on, as node 0 is the text's last token; "path", the accepted
+    # Of a tree: "tokens" and "parents" of its nodes, except node 0, the text's last token; "path", the accepted nodes
     tree: dict | None = None
     details: dict | None = None  # tests and draws, if they were asked for: see docs/output.md
     pieces: list[str] = field(default_factory=list)  # text of each token
@@ -56,11 +56,11 @@ class TextStep:
         A draft that the draft model did not propose is "accepted: " and the name of its drafter.
         """
         n_accepted = min(self.accepted, len(self.tokens))
-        whole = self.accepted == self.drafted
-        if self.tree:  # a path is whole if it ends in a leaf
+        all_accepted = self.accepted == self.drafted
+        if self.tree:  # the path ends in a leaf
             last_node = [0, *self.tree["path"]][-1]
-            whole = last_node not in self.tree["parents"]
-        last = "bonus" if whole else "resampled"
+            all_accepted = last_node not in self.tree["parents"]
+        last = "bonus" if all_accepted else "resampled"
         if self.drafted == 0:
             last = "autoregressive"
         names = [*self.source, *["model"] * n_accepted][:n_accepted]
@@ -81,16 +81,16 @@ class RecordedRandom:
         return drawn
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.rng, name)  # what a user's rule may draw besides
+        return getattr(self.rng, name)  # other methods, which a user's rule may call
 
 
 class Report(NamedTuple):
-    """What a step's report is made of, beside the step."""
+    """The parts of a decode that a TextStep is made from, besides the Step."""
 
     rule: Rule
     draws: RecordedRandom  # the generator of the steps
     logs: Mapping[str, deque[Call]]  # {role: a model's log}
-    levels: Sequence[str] = ()  # the drafters that have a drafter of their own, the outermost first
+    levels: Sequence[str] = ()  # names of the drafters of all levels but the last, outermost first
     explain: Callable | None = None  # explain(step, rule, u, n) -> the details of a step, of which n tokens are shown
 
 
@@ -99,10 +99,10 @@ def text_steps(
 ) -> Iterator[TextStep]:
     """Yield each step of a decoder as a TextStep, until all texts are complete.
 
-    calls: for each call of the target (index, Step, chances) of each text that it served: see as_text. first: the first
-    text's number.
+    calls: for each call of the target a list of (index of the text, Step, chances), one for each text that it served.
+    first: the number of the first text.
     """
-    waited = 0.0  # seconds for the decoder that no step has yet
+    waited = 0.0  # seconds of the decoder that are not yet in a step
     while not all(text.stopped for text in texts):
         report.draws.u = []
         before = {role: log[-1] if log else None for role, log in report.logs.items()}
@@ -124,8 +124,8 @@ def text_steps(
 
 
 def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report: Report, text_index: int) -> TextStep:
-    """A Step as a TextStep without times. chances: of its drafts, or None if the rule is to compute them, from p and q:
-    a loop on a device keeps both, and gives the chances."""
+    """A Step as a TextStep without times. chances: of acceptance of its drafts, from a loop on a device, which keeps p
+    and q; None: the rule computes them from p and q."""
     rule = report.rule
     pieces = []
     for token in step.tokens:  # up to the one that completes the stop text
@@ -158,11 +158,11 @@ def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report:
 
 
 def add_times(
-    i: TextStep, logs: Mapping[str, deque[Call]], before: Mapping[str, Call | None], began: float, seconds: float
+    step: TextStep, logs: Mapping[str, deque[Call]], before: Mapping[str, Call | None], began: float, seconds: float
 ) -> None:
-    """Add the times of a step that began at that time, by time.perf_counter, and took so long. before: the last call of
-    each log at that time."""
-    calls = []  # that were logged since then, and that are of this decode: another thread may use the same model
+    """Add the times of a step. began: by time.perf_counter. seconds: the whole step's. before: the last call of each
+    log at its beginning."""
+    calls = []  # logged since then, by this decode: another thread may use the same model
     for role, log in logs.items():
         for call in reversed(log.copy()):
             if call is before[role]:
@@ -171,12 +171,12 @@ def add_times(
                 calls.append((role, call))
     calls.sort(key=lambda one: (one[1].began, one[0] == "target"))  # drafts whose derived time is 0 come first, too
     targets = [call for role, call in calls if role == "target"]
-    i.derived = targets[-1].derived
-    if i.derived:  # the call before has waited for several steps
+    step.derived = targets[-1].derived
+    if step.derived:  # the call before has waited for several steps
         began, seconds = calls[0][1].began, sum([call.seconds for _, call in calls])
-    i.seconds = seconds
-    i.drafting = targets[0].began - began if i.drafted else 0.0
-    i.scoring = sum([call.seconds for call in targets])
-    i.calls = [(role, call.began - began, call.seconds) for role, call in calls]
-    i.draft_prefill = any(call.prefill for role, call in calls if role != "target")
-    i.prefill = any(call.prefill for call in targets)
+    step.seconds = seconds
+    step.drafting = targets[0].began - began if step.drafted else 0.0
+    step.scoring = sum([call.seconds for call in targets])
+    step.calls = [(role, call.began - began, call.seconds) for role, call in calls]
+    step.draft_prefill = any(call.prefill for role, call in calls if role != "target")
+    step.prefill = any(call.prefill for call in targets)

@@ -97,24 +97,19 @@ KINDS = [
     ("flax_model.msgpack", f"{RUN}, from_flax=True).{SAVED}; version 4 can", None),
     ("adapter_model.bin", "with peft, once: AutoPeftModelForCausalLM.from_pretrained('FOLDER').merge_and_unl", None),
     ("gpt2_124M.bin", "of llm.c, and cannot be read here: its export_hf.py saves what can", None),
-    ("model_00019560.bin", "of llm.c, and cannot be read here: its export_hf.py saves what can", None),
     ("zero_to_fp32.py training_args.bin", "of DeepSpeed: run its zero_to_fp32.py, which joins the weights", None),
-    ("gpt2.Q8_0.gguf", f"of llama.cpp, {INSTEAD}", None),
-    ("openvino_model.xml", f"of OpenVINO, {INSTEAD}", None),
-    ("model.bin", f"of CTranslate2, {INSTEAD}", None),
-    ("model.weights.h5", f"of Keras, {INSTEAD}", None),
-    ("__0_0.distcp", f"of torch.distributed, {INSTEAD}", None),
-    ("ckpt.pt", f"of torch.save, {INSTEAD}", None),
-    ("decoder_model.onnx", f"of ONNX, {INSTEAD}", None),
-    ("weights.npz", f"of MLX or NumPy, {INSTEAD}", None),
-    ("rust_model.ot", f"of rust-bert, {INSTEAD}", None),
-    ("saved_model.pb", f"of TensorFlow, {INSTEAD}", None),
-    ("model.pkl", f"of Python's pickle, {INSTEAD}", None),
-    ("-tokenizer.json model.safetensors vocab.txt", f"the tokens are WordPiece, as of BERT, {ONLY}", None),
-    ("-tokenizer.json model.safetensors spiece.model", f"tokens are SentencePiece, as of T5 and Llama, {ONLY}", None),
-    ("-tokenizer.json model.safetensors gpt2.tiktoken", f"the tokens are in a file of tiktoken, {ONLY}", None),
-    ("-tokenizer.json model.safetensors meta.pkl", f"tokens are characters, as nanoGPT has them, {ONLY}", None),
 ]
+TOKENS = {"vocab.txt": "WordPiece, as of BERT", "spiece.model": "SentencePiece, as of T5 and Llama"}
+TOKENS |= {"gpt2.tiktoken": "in a file of tiktoken", "meta.pkl": "characters, as nanoGPT has them"}
+KINDS += [
+    (f"-tokenizer.json model.safetensors {name}", f"the tokens are {kind}, {ONLY}", None)
+    for name, kind in TOKENS.items()
+]
+PROGRAMS = {"gpt2.Q8_0.gguf": "llama.cpp", "openvino_model.xml": "OpenVINO", "model.bin": "CTranslate2"}
+PROGRAMS |= {"model.weights.h5": "Keras", "__0_0.distcp": "torch.distributed", "ckpt.pt": "torch.save"}
+PROGRAMS |= {"decoder_model.onnx": "ONNX", "weights.npz": "MLX or NumPy", "rust_model.ot": "rust-bert"}
+PROGRAMS |= {"saved_model.pb": "TensorFlow", "model.pkl": "Python's pickle"}
+KINDS += [(name, f"of {program}, {INSTEAD}", None) for name, program in PROGRAMS.items()]
 
 
 @pytest.mark.parametrize("model_size", ["124M", "owner/name", "./run1"])

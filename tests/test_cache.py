@@ -178,14 +178,6 @@ def interrupt(network, call):
     network.forward = forward
 
 
-def test_an_interrupted_pass_leaves_an_empty_cache(networks):
-    """It may have written over keys and values that the cache held."""
-    (network, other), same = networks
-    network.logits(np.arange(9))
-    interrupt(network, lambda one: one.logits(np.array([0, 7, 7, 7, 7])))
-    same(network.logits(np.arange(10)), other.logits(np.arange(10)))
-
-
 @pytest.mark.parametrize(("n", "n_last"), [(0, 1), (3, 4), (HPARAMS["n_ctx"] + 1, 1)])
 def test_a_text_that_does_not_fit_is_an_error(networks, n, n_last):
     (network, _), _ = networks

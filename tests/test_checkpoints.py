@@ -201,7 +201,6 @@ def holding(value):
         ("lm_head", np.ones((64, 12)), "lm_head.weight is not wte.weight"),
         ("lm_head/b", np.ones(70), "has tensor 'lm_head/b'"),
         ("prompt", np.ones((2, 12)), "has tensor 'prompt/w', contrary to its settings"),
-        ("lm_head", np.ones((0, 12)), "lm_head.weight is not wte.weight"),
         # Rounding would hide these: an int8 weight is a number in any case.
         *[("h0/mlp/c_fc/w", holding(value), "holds NaN or infinity") for value in (np.nan, np.inf, -np.inf)],
     ],
@@ -224,28 +223,6 @@ def test_a_head_of_a_training_run_is_left_out_with_one_line(head, tmp_path, caps
     assert all((flat[name] == array).all() for name, array in tensors.items())
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith(f": left out, since the text does not depend on it: {head.partition('/')[0]}")
-
-
-@pytest.mark.parametrize(
-    ("part", "instead"),
-    [
-        ('"shape":[70,12]', '"shape":[70.0,12]'),
-        ('"shape":[12]', '"shape":[true,12]'),
-        ('"data_offsets":[0,', '"data_offsets":[-1,'),
-        ('{"transformer.', '{"__metadata__":[1],"transformer.'),
-        ('"F32"', '"F64"'),  # the bytes of each tensor have to be those of its type and shape
-    ],
-)
-def test_a_header_that_their_library_refuses_is_one_line(part, instead, tmp_path):
-    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
-    path = folder / "model.safetensors"
-    content = path.read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = content[8:end].decode()
-    assert part in header
-    header = header.replace(part, instead).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
-    assert f"{path}: damaged, or not a safetensors file (" in refusal(load_params, str(folder), sizes(CONFIG))
 
 
 @pytest.mark.parametrize("change", [None, "content", "no cache", "new"])
@@ -294,14 +271,11 @@ def test_the_same_weights_under_other_names(prefix, output, tmp_path):
     assert all((flat[name] == array).all() for name, array in expected.items())
 
 
-@pytest.mark.parametrize(
-    ("number", "said"), [(errno.EACCES, "Permission denied"), (errno.ENOMEM, "Cannot allocate memory")]
-)
-def test_a_healthy_file_that_cannot_be_read_is_not_to_be_replaced(number, said, tmp_path, monkeypatch):
+def test_a_healthy_file_that_cannot_be_read_is_not_to_be_replaced(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
-    monkeypatch.setattr(tensors_module.mmap, "mmap", Mock(side_effect=OSError(number, os.strerror(number))))
+    monkeypatch.setattr(tensors_module.mmap, "mmap", Mock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory")))
     line = refusal(load_params, str(folder), sizes(CONFIG))
-    assert line == f"{folder / 'model.safetensors'}: cannot be read ({said})"
+    assert line == f"{folder / 'model.safetensors'}: cannot be read (Cannot allocate memory)"
 
 
 def test_only_a_file_that_was_downloaded_is_to_be_deleted(tmp_path):

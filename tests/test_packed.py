@@ -2,17 +2,14 @@
 
 import numpy as np
 import pytest
-from tiny import convert, random_params
 
-from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.engines.c import library
-from speculative.engines.formats import BLOCK, FORMATS, model_bytes
-from speculative.engines.model import n_bytes
+from speculative.engines.formats import BLOCK, FORMATS
 
 if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
-from speculative.engines.c.packing import pack_matrix, packer
+from speculative.engines.c.packing import pack_matrix
 
 
 def random_weight(n_in, n_out, seed=0):
@@ -72,17 +69,3 @@ def test_what_rounding_changes(dtype):
     blocks = np.abs(w).reshape(3, BLOCK, -1).max(axis=1).repeat(BLOCK, axis=0)
     of_block = np.where(np.abs(w) < 0.93 * blocks, of_block, 2 * of_block)  # the extreme is -8, and nothing is 8
     assert np.all(np.abs(stored - w) <= of_number * np.abs(w) + of_channel * np.abs(w).max(axis=0) + of_block * blocks)
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_a_models_matrices_are_packed(dtype):
-    hparams = {"n_vocab": 64, "n_ctx": 24, "n_embd": 32, "n_head": 2, "n_layer": 1}
-    params = convert(random_params(hparams), packer(dtype))
-    assert n_bytes(params) == model_bytes(dtype, checkpoint_shapes(hparams))
-    embedding = FORMATS[FORMATS[dtype].embedding]
-    assert np.array_equal(unpacked(params["wte"]), embedding.round(random_params(hparams)["wte"].T))
-
-
-def test_a_format_is_numbered_as_engine_c_numbers_it():
-    names = sorted(FORMATS, key=lambda name: FORMATS[name].code)
-    assert "enum { " + ", ".join(names).upper() + " };" in library.SOURCES[1].read_text()

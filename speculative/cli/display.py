@@ -41,7 +41,7 @@ class Screen(AbstractContextManager):
         self.prompts = prompts
         self.stream = o.stream
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
-        self.steps: list[TextStep] | None = None  # that were shown of a decoder; None before its bar and after its text
+        self.steps: list[TextStep] | None = None  # shown steps of this decoder; None before its bar and after its text
 
     def __exit__(self, *error: object) -> None:
         if self.steps is not None:  # after Ctrl-C, the texts so far

@@ -25,8 +25,7 @@ def decode(
     decoder. Their records are then those of the median runs.
 
     prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. with_details: True
-    to record the tests of each step. repeats: run each decoder this many times,
-    however long it takes.
+    to record the tests of each step. repeats: run each decoder this many times, however long it takes.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.decoders.ready(inputs, N)
