@@ -104,7 +104,7 @@ class Models:
         the new networks. Raises UserError."""
         new = [role for role in roles if role not in self.loaded]
         for role in reversed(new):
-            if role in self.loaded:  # with the role before
+            if role in self.loaded:  # read together with an earlier role
                 continue
             if networks_of([role]):
                 self.read(role)
@@ -119,7 +119,7 @@ class Models:
         return role in formats.FORMATS and self.engine.shares_caches
 
     def share_caches(self) -> None:
-        """Let the target's copies use its cache. A copy reads what copies in more bytes wrote, not in fewer."""
+        """Let the target's copies use its cache. A copy reads entries of more exact copies, not of less exact ones."""
         for rank, role in enumerate(formats.FORMATS):
             if role in self.loaded and self.shares_cache(role):
                 self.loaded[role].share_cache(self.loaded["target"], rank)
@@ -186,5 +186,5 @@ class Models:
 
 
 def networks_of(roles: Sequence[str]) -> list[str]:
-    """The roles that are networks, and not something else that a drafter loads."""
+    """Return the roles that are networks, without other things that drafters load."""
     return [role for role in roles if role not in DRAFTERS or not DRAFTERS[role].load]
