@@ -272,38 +272,54 @@ INLINE void times_bfloat16(const int R, ARGUMENTS) {  // two inputs share 32 bit
   STORE_SUMS;
 }
 
-// Without dot4's instruction: the same exact sums. The block's take the registers, so the rows' wait in memory.
-#ifdef WIDE
-#define ADD_UP(sum, more) sum += more; __asm__("" : "+x"(sum))  // now: later there is no register for it
+// Both rounded formats add up a block's products exactly, and then multiply that sum by the scales.
+#ifdef WIDE  // without dot4's instruction: added now, as there is no register for it later
+#define ADD_UP(sum, more) sum += more; __asm__("" : "+x"(sum))
+#define INT8S(w, odd) ((vpair)(w) >> 8 * (odd) & 255)
+#define ADD_INT8(sum, w, x) ADD_UP(sum, WIDE(w, x))
+#define ADD_INT4(sum, w, x) ADD_UP(sum, SMALL(w, x))
+#define WIDEN(sum) WIDE(sum, (vshort){0} + 1)
+typedef vshort sum_of_int4;
+#else
+#define INT8S(w, odd) ((w) ^ (EXCESS ? 0 : 128))
+#define ADD_INT8(sum, w, x) sum = dot4(sum, w, x)
+#define ADD_INT4 ADD_INT8
+#define WIDEN(sum) sum
+typedef vint sum_of_int4;
+#endif
 
 INLINE void times_int8(const int R, ARGUMENTS) {
   enum { words = INT8_WORDS };
+  LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R) {
     vint e[MOST_ROWS][2];
     EACH(r) e[r][0] = e[r][1] = INT(words - 1);
     UNROLL
     for (int i = 0; i < BLOCK / 4; i++, tile += 4 * LANES) {
-      vpair a = LOAD(vpair, 0), b = LOAD(vpair, 1);
+      vbyte a = LOAD(vbyte, 0), b = LOAD(vbyte, 1);
       ASK;
       UNROLL
-      for (int odd = 0; odd < 2; odd++) {
-        vpair w0 = a >> 8 * odd & 255, w1 = b >> 8 * odd & 255;
+      for (int odd = 0; odd <= PAIRS; odd++) {
+        vbyte w0 = (vbyte)INT8S(a, odd);
+        vbyte w1 = (vbyte)INT8S(b, odd);
         EACH(r) {
-          ADD_UP(e[r][0], WIDE(w0, INT(odd * BLOCK / 4 + i)));
-          ADD_UP(e[r][1], WIDE(w1, INT(odd * BLOCK / 4 + i)));
+          ADD_INT8(e[r][0], w0, INT(odd * BLOCK / 4 + i));
+          ADD_INT8(e[r][1], w1, INT(odd * BLOCK / 4 + i));
         }
       }
     }
     EACH(r) for (int i = 0; i < 2; i++)
-      OUT(r, i) = multiply_add(OUT(r, i), FLOAT(words - 2), __builtin_convertvector(e[r][i], vfloat));
+      s[r][i] = multiply_add(s[r][i], FLOAT(words - 2), __builtin_convertvector(e[r][i], vfloat));
   }
+  STORE_SUMS;
 }
 
-INLINE void times_int4(const int R, ARGUMENTS) {
+INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a byte, as 0 to 15: 8 more than they are
   enum { words = INT4_WORDS };
+  LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R, tile += 2 * sizeof(vhalf)) {
-    vshort e[MOST_ROWS][2];
-    EACH(r) e[r][0] = e[r][1] = (vshort)INT(words - 1);
+    sum_of_int4 e[MOST_ROWS][2];
+    EACH(r) e[r][0] = e[r][1] = (sum_of_int4)INT(words - 1);
     UNROLL
     for (int i = 0; i < BLOCK / 8; i++, tile += 4 * LANES) {
       vbyte a = LOAD(vbyte, 0), b = LOAD(vbyte, 1);
@@ -312,62 +328,20 @@ INLINE void times_int4(const int R, ARGUMENTS) {
       for (int high = 0; high < 2; high++) {
         vbyte w0 = a >> 4 * high & 15, w1 = b >> 4 * high & 15;
         EACH(r) {
-          ADD_UP(e[r][0], SMALL(w0, INT(high * BLOCK / 8 + i)));
-          ADD_UP(e[r][1], SMALL(w1, INT(high * BLOCK / 8 + i)));
+          ADD_INT4(e[r][0], w0, INT(high * BLOCK / 8 + i));
+          ADD_INT4(e[r][1], w1, INT(high * BLOCK / 8 + i));
         }
       }
     }
     vfloat scale[2];  // of the block's weights: bfloat16s
     for (int i = 0; i < 2; i++) scale[i] = (vfloat)(__builtin_convertvector(LOAD(vhalf, i), vint) << 16);
     EACH(r) for (int i = 0; i < 2; i++) {
-      vint whole = WIDE(e[r][i], (vshort){0} + 1);
-      OUT(r, i) = multiply_add(OUT(r, i), FLOAT(words - 2), scale[i] * __builtin_convertvector(whole, vfloat));
+      vfloat whole = __builtin_convertvector(WIDEN(e[r][i]), vfloat);
+      s[r][i] = multiply_add(s[r][i], FLOAT(words - 2), scale[i] * whole);
     }
-  }
-}
-#else
-INLINE void times_int8(const int R, ARGUMENTS) {  // a block's sum is exact; it is multiplied by the row's scale
-  enum { words = BLOCK / 4 + 2 };
-  LOAD_SUMS;
-  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R) {
-    vint e[MOST_ROWS][2];
-    EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
-#pragma GCC unroll 8
-    for (int i = 0; i < BLOCK / 4; i++, tile += 4 * LANES) {
-      vbyte w0 = LOAD(vbyte, 0) ^ (EXCESS ? 0 : 128), w1 = LOAD(vbyte, 1) ^ (EXCESS ? 0 : 128);
-      ASK;
-      EACH(r) e[r][0] = dot4(e[r][0], w0, INT(i)), e[r][1] = dot4(e[r][1], w1, INT(i));
-    }
-    EACH(r) for (int i = 0; i < 2; i++)
-      s[r][i] = multiply_add(s[r][i], FLOAT(BLOCK / 4), __builtin_convertvector(e[r][i], vfloat));
   }
   STORE_SUMS;
 }
-
-INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a byte, as 0 to 15: 8 more than they are
-  enum { words = BLOCK / 4 + 2 };
-  LOAD_SUMS;
-  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R, tile += 2 * sizeof(vhalf)) {
-    vint e[MOST_ROWS][2];
-    EACH(r) e[r][0] = e[r][1] = INT(BLOCK / 4 + 1);
-#pragma GCC unroll 4
-    for (int i = 0; i < BLOCK / 8; i++, tile += 4 * LANES) {
-      vbyte w0 = LOAD(vbyte, 0), w1 = LOAD(vbyte, 1);
-      ASK;
-      EACH(r) {
-        vint low = INT(i), high = INT(i + BLOCK / 8);
-        e[r][0] = dot4(dot4(e[r][0], w0 & 15, low), w0 >> 4, high);
-        e[r][1] = dot4(dot4(e[r][1], w1 & 15, low), w1 >> 4, high);
-      }
-    }
-    vfloat scale[2];  // of the block's weights: bfloat16s
-    for (int i = 0; i < 2; i++) scale[i] = (vfloat)(__builtin_convertvector(LOAD(vhalf, i), vint) << 16);
-    EACH(r) for (int i = 0; i < 2; i++)
-      s[r][i] = multiply_add(s[r][i], FLOAT(BLOCK / 4), scale[i] * __builtin_convertvector(e[r][i], vfloat));
-  }
-  STORE_SUMS;
-}
-#endif
 
 #define COPY(f, R) case R: if (R <= ROWS) times_##f(R, x, tile, n_in, ask, pace, out, stride); return;
 #define COPIES(f, R) COPY(f, R) COPY(f, R + 1) COPY(f, R + 2) COPY(f, R + 3) COPY(f, R + 4)
