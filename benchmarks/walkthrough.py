@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks import runs
 from speculative.drafters.model import model_drafter
-from speculative.rules import Explained, parse_rule
+from speculative.rules import parse_rule
 from speculative.sampling import Step, speculative_sampling
 from speculative.texts import RecordedRandom
 
@@ -17,16 +17,15 @@ SEED = 28
 N_SHOWN = 6  # the likeliest tokens of a residual
 
 
-def explained_steps(session, accept: str) -> list[tuple[Step, Explained]]:
-    """The iterations of a speculative run with this rule."""
+def tested_steps(session, accept: str) -> list[tuple[Step, list[dict]]]:
+    """The iterations of a speculative run with this rule, and the tests of each."""
     draft_model, target = runs.models_of(session)
     rule = parse_rule(accept)
     rng = RecordedRandom(np.random.default_rng(SEED))
     draft = model_drafter(draft_model, rng)
     found = []
     for step in speculative_sampling(session.encode(PROMPT), draft, target, N, K, rng, rule.accept):
-        u = rng.u[len(step.proposal.tokens) :]  # the drafter has drawn one number for each of its tokens
-        found.append((step, rule.explain(step.proposal, step.q, u)))
+        found.append((step, rule.explain(step, rng.u)[0]))
         rng.u.clear()
     return found
 
@@ -36,20 +35,21 @@ def markdown(header: list[str], cells: list[list[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
-def tests_table(drafts: list[str], explained: Explained) -> str:
+def tests_table(drafts: list[str], tests: list[dict]) -> str:
     cells = []
-    for draft, t in zip(drafts, explained.tests, strict=False):
-        numbers = [f"{t.p:.3f}", f"{t.q:.3f}", f"{min(1, t.q / t.p):.2f}", f"{t.u:.2f}"]
-        cells.append([draft, *numbers, "accepted" if t.passed else "rejected"])
+    for draft, t in zip(drafts, tests, strict=False):
+        numbers = [f"{t['p']:.3f}", f"{t['q']:.3f}", f"{min(1, t['q'] / t['p']):.2f}", f"{t['u']:.2f}"]
+        cells.append([draft, *numbers, "accepted" if t["passed"] else "rejected"])
     cells += [[draft, "", "", "", "", "not tested"] for draft in drafts[len(cells) :]]
     return markdown(["draft", "p", "q", "min(1, q / p)", "u", ""], cells)
 
 
-def block_table(drafts: list[str], step: Step, explained: Explained) -> str:
+def block_table(drafts: list[str], step: Step, tests: list[dict]) -> str:
     cells = []
-    for i, (draft, t) in enumerate(zip(drafts, explained.tests, strict=True)):
-        verdict = ("passes" if t.passed else "fails") + (", kept" if i < step.accepted else ", dropped")
-        cells.append([draft, f"{t.p:.3f}", f"{t.q:.3f}", f"{t.w:.2f}", f"{t.h:.2f}", f"{t.u:.2f}", verdict])
+    for i, (draft, t) in enumerate(zip(drafts, tests, strict=True)):
+        verdict = ("passes" if t["passed"] else "fails") + (", kept" if i < step.accepted else ", dropped")
+        numbers = [f"{t['p']:.3f}", f"{t['q']:.3f}", *(f"{t[name]:.2f}" for name in "whu")]
+        cells.append([draft, *numbers, verdict])
     return markdown(["draft", "p", "q", "w", "h", "u", ""], cells)
 
 
@@ -61,14 +61,14 @@ def main(argv: list[str]) -> None:
         """Tokens as Markdown code, with the blanks that belong to them: ` which`."""
         return [f"`{session.encoder.decode([int(token)])}`".replace("\n", "\\n") for token in tokens]
 
-    by_token = explained_steps(session, "token")
-    step, explained = next(one for one in by_token if one[0].accepted == K)
-    print(tests_table(quoted(step.proposal.tokens), explained))
+    by_token = tested_steps(session, "token")
+    step, tests = next(one for one in by_token if one[0].accepted == K)
+    print(tests_table(quoted(step.proposal.tokens), tests))
     [bonus] = quoted(step.tokens[-1:])
     print(f"\nThe bonus token {bonus} had probability {step.q[K][step.tokens[-1]]:.3f}.\n")
 
-    step, explained = next(one for one in by_token if 0 < one[0].accepted < one[0].drafted)
-    print(tests_table(quoted(step.proposal.tokens), explained))
+    step, tests = next(one for one in by_token if 0 < one[0].accepted < one[0].drafted)
+    print(tests_table(quoted(step.proposal.tokens), tests))
     p, q = (np.asarray(rows[step.accepted], float) for rows in (step.proposal.p, step.q))  # [n_vocab] each
     left = np.maximum(0, q - p)  # [n_vocab]
     shown = np.argsort(-np.maximum(p, q), kind="stable")[:N_SHOWN]
@@ -78,8 +78,8 @@ def main(argv: list[str]) -> None:
     [resampled] = quoted(step.tokens[-1:])
     print(f"\nThe sum is {left.sum():.3f}; {resampled} had a share of {left[step.tokens[-1]] / left.sum():.3f}.\n")
 
-    for step, explained in explained_steps(session, "block"):
-        n_kept = [*(t.u * t.p < t.q for t in explained.tests), False].index(False)  # token by token
+    for step, tests in tested_steps(session, "block"):
+        n_kept = [*(t["u"] * t["p"] < t["q"] for t in tests), False].index(False)  # token by token
         if n_kept < step.accepted < K:
             break
-    print(block_table(quoted(step.proposal.tokens), step, explained))
+    print(block_table(quoted(step.proposal.tokens), step, tests))

@@ -104,7 +104,7 @@ class Models:
         the new networks. Raises UserError."""
         new = [role for role in roles if role not in self.loaded]
         for role in reversed(new):
-            if role in self.loaded:  # with the role before
+            if role in self.loaded:  # read together with an earlier role
                 continue
             if networks_of([role]):
                 self.read(role)
@@ -119,7 +119,7 @@ class Models:
         return role in formats.FORMATS and self.engine.shares_caches
 
     def share_caches(self) -> None:
-        """Let the target's copies use its cache. A copy reads what copies in more bytes wrote, not in fewer."""
+        """Let the target's copies use its cache. A copy reads entries of more exact copies, not of less exact ones."""
         for rank, role in enumerate(formats.FORMATS):
             if role in self.loaded and self.shares_cache(role):
                 self.loaded[role].share_cache(self.loaded["target"], rank)
@@ -175,10 +175,10 @@ class Models:
 
     def fast_drafter(self) -> str:
         """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the
-        target if that is bound by memory and fits. Raises UserError."""
+        target if that is bound by memory, int8 is fast and the copy fits. Raises UserError."""
         target = self.spec("target")
         large = model_bytes("int8", checkpoint_shapes(target.hparams)) >= LARGE_BYTES
-        if self.engine.exact and target.dtype == "float32" and large:  # beside bfloat16 a copy saves too little
+        if large and target.dtype == "float32" and self.engine.has_fast_int8():  # a copy of bfloat16 saves too little
             with contextlib.suppress(UserError):
                 self.check(["target", "draft", "int8"])
                 return "int8/prompt_lookup+model"
@@ -186,5 +186,5 @@ class Models:
 
 
 def networks_of(roles: Sequence[str]) -> list[str]:
-    """The roles that are networks, and not something else that a drafter loads."""
+    """Return the roles that are networks, without other things that drafters load."""
     return [role for role in roles if role not in DRAFTERS or not DRAFTERS[role].load]

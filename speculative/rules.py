@@ -2,7 +2,7 @@
 
 The paper's rule is sampling.token_by_token. Here are block verification, which accepts more drafts and is lossless too,
 and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
-made, computed again from the proposal, the target's rows and the random numbers u that the rule drew.
+made, computed again from the step and the random numbers u that the rule drew.
 
 To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
 other, one_by_one makes the Rule from two functions of p and q.
@@ -20,32 +20,14 @@ from speculative.support.errors import UserError
 from speculative.trees import TreeStep, acceptance_by_depth, sibling_by_sibling
 
 
-class DraftTest(NamedTuple):
-    """The test of one draft token."""
-
-    u: float  # the random number
-    p: float  # the draft's probability of the token
-    q: float  # the target's
-    passed: bool
-    w: float | None = None  # block: the chance that this draft is accepted, by its own test or by a later one
-    h: float | None = None  # block: the chance that this test passes
-
-
-class Explained(NamedTuple):
-    """The tests of the drafts of one step, and the draw of its last token."""
-
-    tests: list[DraftTest]
-    u: float  # the random number of the last token
-    q: Any  # [n_vocab], the distribution that it was drawn from
-
-
 class Rule(NamedTuple):
     """A rule, as --accept names it."""
 
     name: str
     accept: Callable  # accept(proposal, q, rng) -> tokens
-    explain: Callable | None  # explain(proposal, q, u) -> Explained; u may hold more numbers than the rule drew
-    n_draws: Callable  # n_draws(step) -> how many random numbers the rule drew for it
+    # explain(step, u) -> ({"u", "p", "q", "passed"} of each draft that was tested, with the chances w and h of a block;
+    # [n_vocab], the distribution of the last token). u: random numbers, of which the last are the rule's.
+    explain: Callable | None
     chances: Callable  # chances(step) -> the chance of acceptance at each position that was tested
     accept_tree: Callable | None = None  # accept_tree(tree, q, rng) -> tokens, if trees can be tested
     lossless: bool = True
@@ -81,27 +63,25 @@ def one_by_one(
     def accept_tree(tree, q, rng):  # q [1 + n_nodes, n_vocab]
         return sibling_by_sibling(tree, truncate(q), rng, overlap, residual_fn)
 
-    def explain(proposal, q, u):
-        q = truncate(q)  # [m + 1, n_vocab]
-        tests = []
-        for u_i, j, p_i, q_i in zip(u, proposal.tokens, proposal.p, q, strict=False):
-            passed = u_i < ratio(overlap(q_i, p_i), p_i, j)
-            tests.append(DraftTest(u_i, float(p_i[j]), float(q_i[j]), passed))
-            if not passed:
-                return Explained(tests, u[len(tests)], residual_fn(q_i, p_i))
-        return Explained(tests, u[len(tests)], q[len(tests)])
+    def tested(step):
+        """The token, p and q of each draft that was tested."""
+        return zip(step.proposal.tokens[: step.accepted + 1], step.proposal.p, truncate(step.q), strict=False)
 
-    def n_draws(step):
-        return min(len(step.tokens), step.drafted) + 1
+    def explain(step, u):
+        rows = enumerate(zip(u[-1 - min(len(step.tokens), step.drafted) :], tested(step), strict=False))
+        tests = [
+            {"u": u_i, "p": float(p_i[j]), "q": float(q_i[j]), "passed": i < step.accepted}
+            for i, (u_i, (j, p_i, q_i)) in rows
+        ]
+        q = truncate(step.q)[step.accepted]  # [n_vocab]
+        return tests, residual_fn(q, step.proposal.p[step.accepted]) if step.accepted < step.drafted else q
 
     def chances(step):
-        step = step._replace(q=truncate(step.q))
         if isinstance(step, TreeStep):
-            return acceptance_by_depth(step, overlap, residual_fn)
-        rows = zip(step.proposal.p[: step.accepted + 1], step.q, strict=False)  # of the drafts that were tested
-        return [float(np.sum(overlap(q_i, p_i))) for p_i, q_i in rows]
+            return acceptance_by_depth(step._replace(q=truncate(step.q)), overlap, residual_fn)
+        return [float(np.sum(overlap(q_i, p_i))) for _, p_i, q_i in tested(step)]
 
-    return Rule(name, accept, explain, n_draws, chances, accept_tree, **about)
+    return Rule(name, accept, explain, chances, accept_tree, **about)
 
 
 def token() -> Rule:
@@ -199,18 +179,19 @@ def block_residual(proposal: Proposal, q, w: list[float], i: int):  # -> [n_voca
     return residual(w[i] * q[i], proposal.p[i])
 
 
-def explain_block(proposal: Proposal, q, u) -> Explained:
-    w, h = block_chances(proposal, q)
-    tests = []
-    for i, j in enumerate(proposal.tokens):
-        passed = u[i] < h[i + 1]
-        tests.append(DraftTest(u[i], float(proposal.p[i][j]), float(q[i][j]), passed, w[i + 1], h[i + 1]))
-    n_accepted = max((i for i, test in enumerate(tests, start=1) if test.passed), default=0)
-    return Explained(tests, u[len(tests)], block_residual(proposal, q, w, n_accepted))
+def explain_block(step: Step, u) -> tuple[list[dict], np.ndarray]:
+    p, q = step.proposal.p, step.q
+    w, h = block_chances(step.proposal, q)
+    rows = enumerate(zip(u[-1 - step.drafted :], step.proposal.tokens, w[1:], h[1:], strict=False))
+    tests = [
+        {"u": u_i, "p": float(p[i][j]), "q": float(q[i][j]), "passed": u_i < h_i, "w": w_i, "h": h_i}
+        for i, (u_i, j, w_i, h_i) in rows
+    ]
+    return tests, block_residual(step.proposal, q, w, step.accepted)
 
 
 def chances_by_block(step: Step) -> list[float]:
-    """The chance that one more draft is accepted, Σ min(p, w q) / w, w being that of the draft before it."""
+    """The chance that one more draft is accepted, Σ min(p, w q) / w, with the w of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
     n_tested = min(step.accepted + 1, step.drafted)
     return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]
@@ -221,7 +202,6 @@ def block() -> Rule:
         "block",
         block_by_block,
         explain_block,
-        lambda step: step.drafted + 1,
         chances_by_block,
         formula="Σ min(p / w, q), by block",
     )

@@ -252,7 +252,7 @@ class PythonDecoders:
 
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
-    """Return (the largest K, a function that makes the drafter choose its K if that is automatic)."""
+    """Return (K, or the largest one if automatic; with_K(drafts, stops, model) -> the drafter that a loop asks)."""
     if isinstance(K, AutoK):
         return K.K_max, K.drafter_of
     return K, lambda drafts, stops, model: drafters.first_of(drafts)

@@ -153,7 +153,7 @@ def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report:
         shown.levels[name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
         inner = [deeper for one in inner for deeper in one.proposal.inner]
     if report.explain and rule.explain and chances is None:
-        shown.details = report.explain(step, rule, report.draws.u[-rule.n_draws(step) :], n)
+        shown.details = report.explain(step, rule, report.draws.u, n)
     return shown
 
 

@@ -56,7 +56,7 @@ def as_rule(function: Callable) -> Rule:
         return tokens
 
     lossless = bool(getattr(function, "lossless", False))
-    return Rule(name, accept, None, lambda step: 0, lambda step: [], lossless=lossless, formula="unknown")
+    return Rule(name, accept, None, lambda step: [], lossless=lossless, formula="unknown")
 
 
 def as_drafter(function: Callable) -> DrafterSpec:

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,13 +49,15 @@ def test_a_rule_decides_as_that_of_numpy(name):
     accepted = set()
     for i, (x_draft, p, q, k, u) in enumerate(zip(*cases, strict=True)):
         proposal = Proposal(x_draft[:k].tolist(), p[:k])
-        explained = rule.explain(proposal, q[: k + 1], [*u.tolist()[:k], 0.5, 0.5])
-        passed = [test.passed for test in explained.tests]
-        n = max([j + 1 for j, one in enumerate(passed) if one], default=0)
+        rng = SimpleNamespace(random=iter([*u.tolist()[:k], 0.5, 0.5]).__next__)
+        tokens = rule.accept(proposal, q[: k + 1], rng)
+        n = len(tokens) - 1
+        step = Step(tokens, proposal, q[: k + 1])
+        _, last = rule.explain(step, [0.5] * (k + 1))
         assert found.n[i] == n
         rest = found.rest[i] / found.rest[i].sum()
-        np.testing.assert_allclose(rest, explained.q / np.sum(explained.q), rtol=1e-3, atol=1e-6)
-        chances = rule.chances(Step([*x_draft[:n].tolist(), 0], proposal, q[: k + 1]))
+        np.testing.assert_allclose(rest, last / np.sum(last), rtol=1e-3, atol=1e-6)
+        chances = rule.chances(step)
         np.testing.assert_allclose(found.alpha[i][: len(chances)], chances, rtol=1e-4, atol=1e-6)
         accepted.add((k, n))
     assert len(accepted) == (K + 1) * (K + 2) / 2

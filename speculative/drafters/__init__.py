@@ -65,20 +65,19 @@ def make_drafter(
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
-    lookaheads: those inside the levels, from the outermost in: for each (K, around), where around(drafts, stops, model)
-    is the drafter that the level's loop asks. rule: of acceptance inside the levels, which has to be lossless. trees:
-    whether it is to draft trees.
+    lookaheads: those inside the levels, from the outermost in: for each the pair of session.lookahead_of: (K, with_K).
+    rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
     """
     *outer, innermost = levels
     stops = [Stop() for _ in innermost]
     drafts = [spec.chain(context._replace(go_on=stop)) for spec, stop in zip(innermost, stops, strict=True)]
     tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x
     inner_rule = rule if rule.lossless else TOKEN
-    for [spec], (K, around) in reversed([*zip(outer, lookaheads, strict=True)]):
+    for [spec], (K, with_K) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
         stop = Stop()
         drafts = [
-            staged(spec.name, model, partial(around, drafts, stops, model), K, context.rng, inner_rule.accept, stop)
+            staged(spec.name, model, partial(with_K, drafts, stops, model), K, context.rng, inner_rule.accept, stop)
         ]
         stops = [stop]
     return Drafter(first_of(drafts), drafts, stops, tree)

@@ -4,8 +4,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,9 +265,13 @@ def margin(network, x) -> float:  # [n]
     return margins(network.with_probs(lambda logits: logits)(np.asarray(x)))[0]
 
 
-def n_bytes(params) -> int:
-    """The bytes of every array and packed weight in a nested dict of parameters."""
+def leaves(params) -> Iterator:
+    """Every array and packed weight in a nested dict of parameters, in the order of the names."""
     if hasattr(params, "nbytes"):
-        return params.nbytes
-    parts = params.values() if isinstance(params, dict) else params
-    return sum(map(n_bytes, parts))
+        return iter([params])
+    parts = map(params.get, sorted(params)) if isinstance(params, dict) else params
+    return chain.from_iterable(map(leaves, parts))
+
+
+def n_bytes(params) -> int:
+    return sum(leaf.nbytes for leaf in leaves(params))

@@ -109,7 +109,7 @@ def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence, until:
         n_rows = len(tokens[block])
         rows = model(text[: len(x) + len(asked) + n_rows - 1], n_rows)  # [n_rows, n_vocab]
         drawn = zip(rows, tokens[block], q[block], strict=True)
-        asked += [min(1.0, float(p[token]) / q_i) for p, token, q_i in drawn]
+        asked += [1.0 if p[token] >= q_i else float(p[token]) / q_i for p, token, q_i in drawn]
     rest = float(np.mean(asked)) if asked else 0.0
     asked += [rest] * (len(tokens) - len(asked))
     return [min(1.0, a if chance is None else chance) for chance, a in zip(known, asked, strict=True)]

@@ -51,23 +51,21 @@ class Recorder:
 
 def explain_step(step: Step, rule: Rule, u: Sequence[float], n: int) -> dict:
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
-    and the draw of the last token. u: the random numbers that the rule drew. n: the tokens that are shown; a stop text
-    has cut the others."""
-    explained = rule.explain(step.proposal, step.q, u)  # type: ignore[misc]  # text_steps asks only rules that have it
+    and the draw of the last token. u: random numbers, of which the last are the rule's. n: the tokens that are shown; a
+    stop text has cut the others."""
+    tests, q = rule.explain(step, u)  # type: ignore[misc]  # text_steps asks only rules that have it
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
-    for token, test, p_i, q_i in zip(drafts[:n], explained.tests, step.proposal.p, step.q, strict=False):
-        numbers = {name: value for name, value in test._asdict().items() if value is not None}
-        tested.append({"token": token, **numbers, "top": likeliest_rows(np.maximum(p_i, q_i), token, p_i, q_i)})
+    for token, test, p_i, q_i in zip(drafts[:n], tests, step.proposal.p, step.q, strict=False):
+        tested.append({"token": token, **test, "top": likeliest_rows(np.maximum(p_i, q_i), token, p_i, q_i)})
     if n < len(step.tokens):
         return {"drafts": drafts, "tested": tested, "own": None}
-    q = explained.q  # [n_vocab]
     token = int(step.tokens[-1])
     residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
     own = {
         "token": token,
         "from": "residual" if residual else "q",
-        "u": explained.u,
+        "u": u[-1],
         "top": likeliest_rows(q, token, q),
     }
     return {"drafts": drafts, "tested": tested, "own": own}

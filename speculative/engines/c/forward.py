@@ -14,6 +14,7 @@ import numpy as np
 from speculative.engines.c.library import lanes, library
 from speculative.engines.c.packing import PackedWeight, aligned
 from speculative.engines.formats import BLOCK
+from speculative.engines.model import leaves
 
 CHUNK = 120  # rows in one call at most: Python hears Ctrl-C between two
 ACTIVATIONS = {"gelu_new": 2, "gelu": 3, "relu": 4}  # by their names in config.json; engine.c's numbers
@@ -133,11 +134,13 @@ class CompiledPass:
 
     def words(self, params) -> list[int]:
         """The fields of engine.c's struct of these parameters, which are in the order of their names."""
-        if isinstance(params, dict):
-            return [word for name in sorted(params) for word in self.words(params[name])]
-        if isinstance(params, PackedWeight):
-            return [*params.shape, params.format.code, self.keep_address(params.tiles, np.uint8)]
-        return [self.keep_address(params)]
+        words: list[int] = []
+        for leaf in leaves(params):
+            if isinstance(leaf, PackedWeight):
+                words += [*leaf.shape, leaf.format.code, self.keep_address(leaf.tiles, np.uint8)]
+            else:
+                words.append(self.keep_address(leaf))
+        return words
 
     def __call__(self, tokens, n_last: int, n_past: int = 0, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The same as PlainPass; hidden [n_last, n_embd] is then the last block's output. In a tree, sees
