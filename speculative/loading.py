@@ -172,10 +172,10 @@ class Models:
 
     def fast_drafter(self) -> str:
         """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the
-        target if that is bound by memory and fits. Raises UserError."""
+        target if that is bound by memory, int8 is fast and the copy fits. Raises UserError."""
         target = self.spec("target")
         large = model_bytes("int8", checkpoint_shapes(target.hparams)) >= LARGE_BYTES
-        if self.engine.exact and target.dtype == "float32" and large:  # beside bfloat16 a copy saves too little
+        if large and target.dtype == "float32" and self.engine.has_fast_int8():  # a copy of bfloat16 saves too little
             with contextlib.suppress(UserError):
                 self.check(["target", "draft", "int8"])
                 return "int8/prompt_lookup+model"

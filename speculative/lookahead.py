@@ -27,7 +27,7 @@ WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a de
 N_DRAFTS = 8  # draft tokens that are timed before a decode
 SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the one that is expected
 SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares]
-N_EXPECTED = 12  # accepted drafts that the expectation counts for
+N_EXPECTED = 24  # accepted drafts that the expectation counts for
 
 
 class DrafterRecord:
@@ -118,34 +118,34 @@ class AutoK:
         """The seconds of a call of the target."""
         return usual_seconds(self.slowdown) * self.before(rows)
 
-    def cost(self, record: DrafterRecord, n: int, more: int = 1) -> float:
-        """The seconds of more drafts after n, and of their rows in the target's call."""
-        return more * usual_seconds(record.draft) + self.window(n + more + 1) - self.window(n + 1)
+    def decider(self, record: DrafterRecord, k: int) -> tuple[bool, Callable]:
+        """Return whether the first of at most k drafts pays, and go_on(margin): whether one more does after a draft.
 
-    def pays(self, record: DrafterRecord, chance: float, n: int, k: int) -> bool:
-        """Return True if one draft more pays, or all up to k that end the text, as they may save another call.
-
-        chance: that the n drafts so far are accepted.
+        It pays if any number of further drafts is worth more than its cost. The costs are no straight line: a row may
+        cost more than several beside it. Drafts up to k end the text, which saves another call about every other time.
         """
-        left = k - n
-        use = [chance * record.mean**i for i in range(1, left + 1)]  # the chance of each draft to come
-        worth = self.seconds / self.tokens
-        if not left or use[0] * worth > self.cost(record, n):
-            return left > 0
-        return k < self.K_max and sum(use) * worth + use[-1] * self.window(1) > self.cost(record, n, left)
+        row = self.window(1)
+        draft = usual_seconds(record.draft)
+        costs = [n * draft + self.window(n + 1) for n in range(k + 1)]  # [k + 1] seconds of n drafts and their call
+        worth, mean = self.seconds / self.tokens, record.mean
+        n, chance = 0, 1.0  # drafts so far; that all of them are accepted
 
-    def decider(self, record: DrafterRecord, k: int) -> Callable:
-        """Return go_on(margin) for one proposal of at most k drafts."""
-        chance = 1.0
-        n = 0
+        def pays() -> bool:
+            gain, use = 0.0, chance
+            for more in costs[n + 1 :]:
+                use *= mean  # the chance that this draft is accepted, and all before it
+                gain += use * worth
+                if gain > more - costs[n]:
+                    return True
+            return n < k < self.K_max and gain + use * row / 2 > costs[k] - costs[n]
 
         def go_on(margin: float) -> bool:
-            nonlocal chance, n
-            chance *= record.chance(margin)
+            nonlocal n, chance
             n += 1
-            return self.pays(record, chance, n, k)
+            chance *= record.chance(margin)
+            return pays()
 
-        return go_on
+        return pays(), go_on
 
     def drafter_of(self, drafts: Sequence[Callable], stops: Sequence, model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode: the first of these that proposes anything, as long as it pays.
@@ -166,8 +166,8 @@ class AutoK:
             proposal = Proposal([], [])
             asked.clear()
             for record, draft, stop in zip(self.records, drafts, stops, strict=True):
-                K = 0 if proposal.tokens else self.most(record, k)
-                stop.go_on = self.decider(record, k)
+                pays, stop.go_on = self.decider(record, k)
+                K = 0 if proposal.tokens else k if pays else self.trial(record, k)
                 began = time.perf_counter()
                 proposal = draft(x, K) if K else proposal
                 margins = [*proposal.margins] or [1.0] * len(proposal.tokens)
@@ -177,12 +177,10 @@ class AutoK:
 
         return drafted
 
-    def most(self, record: DrafterRecord, k: int) -> int:
-        """Return k if the first draft pays, else 0, or 1 for a trial."""
-        if self.pays(record, 1.0, 0, k):
-            return k
-        stake = self.cost(record, 0) + record.n_unread * record.reading  # seconds of a trial that is rejected
-        return min(k, int(record.paid or stake <= PROBE_BUDGET * record.idle))
+    def trial(self, record: DrafterRecord, k: int) -> int:
+        """Return 1 if a drafter whose drafts do not pay is tried again, else 0."""
+        seconds = usual_seconds(record.draft) + self.window(2) - self.window(1) + record.n_unread * record.reading
+        return min(k, int(record.paid or seconds <= PROBE_BUDGET * record.idle))
 
     def learn(self, asked: Sequence[tuple], accepted: int, call) -> None:
         """Count the last iteration. call: the target's."""

@@ -15,7 +15,7 @@ from tiny import ROOT, decoded, encoder_of, one_hot, refusal
 
 import speculative
 from encoder import END_OF_TEXT, StreamDecoder
-from speculative import load_pair
+from speculative import load_pair, loading
 from speculative.drafters import DRAFTERS
 from speculative.measure.decode import decode
 from speculative.rules import parse_rule
@@ -157,6 +157,13 @@ def test_options_change_and_the_models_stay(pair):
     assert tree.options.tree == (2, 1)
     assert tree.changed(tree=None).options.tree is None
     assert (tree.changed(fast=True).options.tree, tree.changed(fast=True).changed(fast=False).options.K) == (None, 4)
+
+
+@pytest.mark.parametrize(("has_fast_int8", "drafter"), [(1, "int8/prompt_lookup+model"), (0, "prompt_lookup+model")])
+def test_fast_makes_a_copy_of_a_large_target_if_int8_is_fast(has_fast_int8, drafter, pair, monkeypatch):
+    monkeypatch.setattr(loading, "LARGE_BYTES", 0)
+    monkeypatch.setattr(type(pair.models.engine), "has_fast_int8", lambda engine: has_fast_int8)
+    assert pair.changed(fast=True).options.drafter == drafter
 
 
 @pytest.mark.parametrize("how", [deepcopy, pickle.dumps])

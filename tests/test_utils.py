@@ -92,7 +92,7 @@ def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, mo
         if size.startswith(tmp_path.name):  # as models/NAME
             monkeypatch.chdir(tmp_path.parent)
         assert load_encoder_hparams_and_params(size, models_dir)[1] == tiny_hparams
-    assert refusal(load_encoder_hparams_and_params, "./tinny", "nowhere").startswith("./tinny lacks hparams.json")
+    assert refusal(load_encoder_hparams_and_params, "./tinny", "nowhere").startswith("./tinny does not exist")
     monkeypatch.chdir(tmp_path)
     for path in (f"{folder}/model.safetensors", "tiny/model.safetensors"):
         assert f"{path} is a file: give" in refusal(load_encoder_hparams_and_params, path, "")

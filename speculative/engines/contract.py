@@ -24,6 +24,10 @@ class Engine:
         """threads: at most, if the engine's number of threads can be chosen; None: one for each core."""
         self.threads = threads
 
+    def has_fast_int8(self) -> bool:
+        """Return True if a row costs less in int8 than in float32, so that --fast makes a copy of the target."""
+        return False
+
     def words(self) -> str:
         """Return the engine's name, with the instructions and the threads that it uses."""
         return "NumPy (gpt2.py)"
