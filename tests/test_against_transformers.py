@@ -12,6 +12,7 @@ from speculative.checkpoints.loading import load_encoder_and_hparams, load_param
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
+from speculative.loading import ModelSpec
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
@@ -57,7 +58,7 @@ def test_a_saved_folder_gives_their_logits(settings, form, dtype, tmp_path):
         expected = theirs(torch.tensor([ids])).logits[0].numpy()
     read = partial(load_params, str(tmp_path / "model"), hparams)
     plain = CachedNetwork(read(), hparams)
-    [fast] = make_engine("c").load(read, hparams, ["float32"], ["fast"], ["target"])
+    [fast] = make_engine("c").load(read, [ModelSpec("target", "model", "", "float32", None, hparams)])
     for network in (plain, fast):
         np.testing.assert_allclose(network.logits(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)
 
