@@ -145,10 +145,7 @@ class Models:
                 self.packable = seconds + time.perf_counter() - began, n_packed
                 return params
 
-            networks = self.engine.load(
-                read, hparams, [spec.dtype for spec in specs], [*map(str, specs)], [spec.role for spec in specs]
-            )
-        self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
+            self.loaded |= zip([spec.role for spec in specs], self.engine.load(read, specs), strict=True)
 
     def map_packed(self, spec: ModelSpec, folder: str) -> bool:
         """Map the packed weights that --pack has written to the disk. False if there are none."""

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from test_checkpoints import SETTINGS as OF_CHECKPOINTS
 from test_tokenizers import CUT, FILLED, TOKENIZERS, official_vocabulary, strings, write_tokenizer
-from tiny import refusal
 
-from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
+from speculative.loading import ModelSpec
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
@@ -58,7 +58,7 @@ def test_a_saved_folder_gives_their_logits(settings, form, dtype, tmp_path):
         expected = theirs(torch.tensor([ids])).logits[0].numpy()
     read = partial(load_params, str(tmp_path / "model"), hparams)
     plain = CachedNetwork(read(), hparams)
-    [fast] = make_engine("c").load(read, hparams, ["float32"], ["fast"], ["target"])
+    [fast] = make_engine("c").load(read, [ModelSpec("target", "model", "", "float32", None, hparams)])
     for network in (plain, fast):
         np.testing.assert_allclose(network.logits(ids, len(ids)), expected, rtol=1e-4, atol=1e-4)
 
@@ -70,18 +70,3 @@ def test_a_tokenizer_gives_their_ids(number, tmp_path):
     encoder, theirs = read_encoder(tmp_path, 2060), transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in strings(100):
         assert encoder.encode(text) == theirs(text).input_ids
-
-
-def test_what_is_said_of_a_pytorch_model_bin_makes_a_folder_that_can_be_read(tmp_path):
-    """The line is carried out word for word."""
-    theirs, _ = save(tmp_path / "model", {}, {}, torch.float32)
-    torch.save(theirs.state_dict(), tmp_path / "model" / "pytorch_model.bin")
-    (tmp_path / "model" / "model.safetensors").unlink()
-    line = refusal(complete_folder, str(tmp_path / "model"), "")
-    call = line[line.index(".from_pretrained(") :]
-    for name in ("AutoModelForCausalLM", "AutoTokenizer"):
-        assert name in line
-        eval(f"transformers.{name}{call}")
-    _, hparams = load_encoder_and_hparams(complete_folder(str(tmp_path / "model"), ""))
-    wte = load_params(str(tmp_path / "model"), hparams)["wte"]
-    np.testing.assert_array_equal(wte, theirs.transformer.wte.weight.detach().numpy())

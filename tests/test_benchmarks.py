@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from conftest import MODELS
-from tiny import ROOT
+from tiny import ROOT, refusal
 
 from benchmarks import __main__ as index
 from benchmarks import full_size, grid, pages, runs, theory
@@ -42,6 +42,7 @@ WORDS = {  # {command: the smallest numbers}
 
 def test_every_command_is_among_them():
     assert {*index.FILES, *grid.PRESETS} == WORDS.keys()
+    assert "is not a benchmark" in refusal(index.main, ["nonsense"])
 
 
 def description(picture):
@@ -194,11 +195,6 @@ def test_a_line_is_the_median_speedup_and_counts_each_greedy_text_once():
 @pytest.mark.parametrize(("alpha", "c", "K"), [(0.3, 0.5, 0), (0.99, 0.001, 16), (0.5, 0.499, 1), (0.8, 0.1, 6)])
 def test_the_best_lookahead_is_that_of_the_formula(alpha, c, K):
     assert theory.best_lookahead(alpha, c) == K
-
-
-def test_a_name_that_is_no_benchmark_is_refused():
-    with pytest.raises(UserError, match="is not a benchmark"):
-        index.main(["nonsense"])
 
 
 # ---- Full size -------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from speculative.checkpoints.loading import load_encoder_and_hparams, load_param
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
+from speculative.loading import ModelSpec
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -111,7 +112,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
 
         model = cached(on_jax(read, hparams)).logits
     else:
-        [network] = make_engine("c").load(read, hparams, [engine], ["the model"], ["target"])
+        [network] = make_engine("c").load(read, [ModelSpec("target", "model", "", engine, None, hparams)])
         model = network.logits
     np.testing.assert_allclose(model(IDS, len(IDS)), plain_logits(config, tensors, IDS), rtol=1e-4, atol=1e-4)
 

@@ -57,16 +57,11 @@ def test_a_link_is_followed_only_if_the_user_named_it(folder):
     assert Path("text").stat().st_mode == Path("dir/inside").stat().st_mode  # it is for whom other new files are
 
 
-def test_a_file_in_the_home_folder(folder, monkeypatch):
-    monkeypatch.setenv("HOME", str(folder / "dir"))
-    files.write_text("~/new", "new")
-    assert Path("dir/new").read_text() == "new"
-
-
-def test_json_holds_no_control_character(tmp_path):
-    """A file that may be looked at in a terminal."""
+def test_json_holds_no_control_character(tmp_path, monkeypatch):
+    """A file, here in the home folder, that may be looked at in a terminal."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     text = {"text": "".join(map(chr, SHOWN)) + "é東\n\t"}
-    files.write_json(str(tmp_path / "run.json"), text)
+    files.write_json("~/run.json", text)
     written = (tmp_path / "run.json").read_text(encoding="utf-8")
     assert json.loads(written) == text
     assert "é東" in written

@@ -79,13 +79,6 @@ def test_python_shows_every_option_with_its_type_and_default():
     assert {*Filters._fields} <= {*parameters}
 
 
-def test_the_demo_changes_defaults_alone():
-    assert typed("--demo") == replace(Options(), demo=True, **DEMO)
-    chosen = typed(["--demo", "--K=2", "--prompt=mine", "--models_dir=here"])
-    assert (chosen.K, chosen.prompt, chosen.models_dir) == (2, "mine", "here")
-    assert chosen.target_model_size == "tiny-target"
-
-
 # ---- Words and values ------------------------------------------------------------------------------------------------
 
 
@@ -115,7 +108,8 @@ def test_a_text_stays_as_it_was_typed(value):
         ("--stop . --stop=zzz --quiet --stop .", {"stop": (".", "zzz", "."), "quiet": True}),
         (r"--stop \n\t --prompt \n", {"stop": "\n\t", "prompt": r"\n"}),  # no shell takes away the \ of a prompt
         (r"--stop \\n", {"stop": r"\n"}),
-        ("-p=True --demo=True", {"prompt": "True", "demo": True} | {k: v for k, v in DEMO.items() if k != "prompt"}),
+        ("--demo=True", {"demo": True} | DEMO),
+        ("-p=True --demo --K=2 --models_dir=a", {"demo": True} | DEMO | {"prompt": "True", "K": 2, "models_dir": "a"}),
         ("--draft_model_size=/a/b --prompt_file -", {"draft_model_size": "/a/b", "prompt_file": "-"}),
     ],
 )

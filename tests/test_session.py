@@ -46,10 +46,6 @@ def last(pair):
     return decoded(pair.autoregressive(LONG, 20))
 
 
-def text_of(steps):
-    return "".join(step.text for step in steps)
-
-
 # ---- Nothing is lost, to the bit -------------------------------------------------------------------------------------
 
 LOOKAHEADS = [{"K": 1}, {"K": 7}, {"K": "auto"}, {"tree": (2, 2, 1)}]
@@ -209,7 +205,7 @@ def test_a_stop_text_ends_both_decoders_alike(pair, greedy, options):
         expected = decoded(session.autoregressive(PROMPT, 40))
         steps = [*session.speculative(PROMPT, 40)]
         assert decoded(steps) == expected == greedy[: len(expected)]
-        assert text_of(steps) == whole.partition(stop)[0]
+        assert "".join(step.text for step in steps) == whole.partition(stop)[0]
         assert stop in pair.encoder.decode(expected)
         assert stop not in pair.encoder.decode(expected[:-1])
         assert all(len(step.pieces) == len(step.tokens) and len(step.source) == step.drafted for step in steps)
@@ -355,9 +351,6 @@ def test_the_name_of_a_function_belongs_to_its_session(pair):
     assert drafts(second.changed(temperature=1)) == [2, 2]
     assert "drafter 'echo' is unknown; there are model, " in refusal(pair.changed, drafter="echo")
     assert "echo" not in DRAFTERS
-
-
-def test_a_function_that_has_the_name_of_a_drafter_gets_another(pair):
     model = always(1)
     model.__name__ = "model"
     assert pair.changed(drafter=model).options.drafter == "model_function"

@@ -1,4 +1,4 @@
-"""pip install . into an empty folder: the wheel holds all that the commands, the page and the API need."""
+"""pip install . into an empty folder: the wheel holds all that the commands, the page and the workbench need."""
 
 import os
 import subprocess
@@ -10,13 +10,6 @@ from tiny import ROOT
 pytestmark = pytest.mark.slow  # builds, installs, compiles
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install", "--no-deps", "--no-build-isolation"]
-API = """
-from speculative import load_pair
-pair = load_pair(demo=True)
-run = pair.compare("It was a dark night, and", 12)
-run.page("run.html")
-print("same" if run.text == "".join(step.text for step in pair.autoregressive("It was a dark night, and", 12)) else "")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +62,3 @@ def test_it_installs_one_name_with_the_workbench(out_of):
     tops = {name.split("/")[0] for name in names}
     assert {name for name in tops if ".dist-info" not in name and name != ".."} == {"speculative"}
     assert "speculative/cli/web/workbench.html" in names
-
-
-def test_the_api_from_another_folder(out_of, tmp_path):
-    (tmp_path / "script.py").write_text(API)
-    assert out_of(sys.executable, "script.py") == "same\n"
-    assert "<html" in (tmp_path / "run.html").read_text(encoding="utf-8")

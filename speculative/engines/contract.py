@@ -69,15 +69,13 @@ class Engine:
         network.warm_up()
         return network
 
-    def load(
-        self, read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str], roles: Sequence[str]
-    ) -> list:
-        """Return a network in each of these formats, from one reading: read(convert) gives the parameters as
-        load_params does. All share norms, biases and positions. names: for messages. Raises UserError."""
-        converts = [self.converter(dtype) for dtype in dtypes]
+    def load(self, read: Callable, specs: Sequence) -> list:
+        """Return a network for each loading.ModelSpec, from one reading: read(convert) gives the parameters as
+        load_params does. All share norms, biases and positions. Raises UserError."""
+        converts = [self.converter(spec.dtype) for spec in specs]
         params = read(lambda name, array: tuple(convert(name, array) for convert in converts))
         of_each = [convert_all(params, lambda name, copies, i=i: copies[i]) for i in range(len(converts))]
-        return [self.network(one, hparams, name) for one, name in zip(of_each, names, strict=True)]
+        return [self.network(one, spec.hparams, str(spec)) for one, spec in zip(of_each, specs, strict=True)]
 
     def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
         """Return the seconds of so many rows after a text that the cache holds, in the network or a part of it."""

@@ -76,15 +76,13 @@ class JaxEngine(Engine):
                 f"be a multiple of it, not {batch}"
             )
 
-    def load(
-        self, read: Callable, hparams: dict, dtypes: Sequence[str], names: Sequence[str], roles: Sequence[str]
-    ) -> list:
+    def load(self, read: Callable, specs: Sequence) -> list:
         """Raises UserError if there are fewer devices than are asked for."""
         keep_compiled()
         mesh = make_mesh(self.n_model, self.n_data)
         return [
-            cached(place(read, hparams, dtype, mesh, split=self.n_model > 1 and role != "draft"), name)
-            for dtype, name, role in zip(dtypes, names, roles, strict=True)
+            cached(place(read, spec.hparams, spec.dtype, mesh, self.n_model > 1 and spec.role != "draft"), str(spec))
+            for spec in specs
         ]
 
     def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
