@@ -32,11 +32,11 @@ def fine(rng, n_vocab: int, support: int | None = None, forks: float = 1.0) -> n
     return q
 
 
-def near(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
-    """The row with its largest and smallest probabilities changed by 1 / 4096."""
+def near(q: np.ndarray, moved: float = 2**-12) -> np.ndarray:  # [n_vocab] -> the same
+    """The row with this much moved from its largest probability to its smallest."""
     p = q.copy()
-    p[q.argmax()] -= 2**-12
-    p[q.argmin()] += 2**-12
+    p[q.argmax()] -= moved
+    p[q.argmin()] += moved
     return p
 
 
@@ -60,9 +60,12 @@ KINDS: dict[str, tuple[Callable, Callable]] = {
     "small": (fine, lambda rng, q: fine(rng, len(q))),
     "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
     "near": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q)),
+    "surer": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q, -(2**-12))),
     "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
-    "wide": (fine, lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),  # more tokens than the usual top-k keeps
+    "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest
+    # More tokens than the usual top-k keeps.
+    "wide": (lambda rng, n: fine(rng, n, forks=0.05), lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),
 }
 
 
@@ -114,11 +117,13 @@ class Case(NamedTuple):
 LINES = [
     ((1, 1, 3, 4, "small"), 8),
     ((2, 1, 3, 2, "near"), 4),
+    ((2, 1, 3, 2, "surer"), 20),
     ((3, 2, 3, 1, "coarse"), 12),
     ((2, 1, 5, 1, "small"), 4),
     ((5, 2, 3, 2, "pairs"), 12),
     ((7, 3, 2, 1, "chain"), 20),
-    ((1, 1, 64, 2, "wide"), 2),
+    ((10, 4, 2, 1, "long"), 20),
+    ((2, 1, 64, 2, "wide"), 16),
 ]
 CASES = [Case(*line, number) for line, n in LINES for number in range(n)]
 

@@ -36,7 +36,8 @@ from speculative.user_functions import as_drafter
 
 FEW_PATHS = 300  # of a case after one that is wrong
 FORMS = """\
-speculative_sampling(x, draft_model, target_model, N, K)   the blog's: its models return a row for each token of x
+speculative_sampling(x, draft_model, target_model, N, K)   the blog's: its models return a row for each token of x;
+                                                           rng may follow
 speculative_sampling(x, draft, target_model, N, K, rng)    ours, which yields Steps
 a rule (proposal, q, rng), a drafter (x, k), sample(p), sample(p, rng), max_fn(x)"""
 
@@ -61,7 +62,8 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
     has_prompt: list[bool] = []  # whether the text is returned with its prompt, as the first one shows
 
     def blogs(draft, target, case, rng):  # up to K tokens more than N
-        text = ids_of(function(np.array(case.prompt), draft, target, case.N, case.K), case.n_vocab)
+        more = [rng] if "rng" in names else []
+        text = ids_of(function(np.array(case.prompt), draft, target, case.N, case.K, *more), case.n_vocab)
         has_prompt.append(text[: case.n_prompt] == case.prompt)
         text = text[case.n_prompt * has_prompt[0] :]
         if len(text) < case.N:
@@ -77,7 +79,9 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
 
     def rule(proposal, q, rng):  # q [m + 1, n_vocab]
         try:
-            return ids_of(function(proposal, q, rng), q.shape[1])
+            if tokens := ids_of(function(proposal, q, rng), q.shape[1]):
+                return tokens
+            raise Unfollowed(f"the rule returns no token after {len(proposal.tokens)} drafts, and should add one")
         except (NoDistribution, UserError):
             raise
         except Exception as error:  # our loop ends with a window of no drafts, which others do not have
@@ -95,7 +99,7 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
     parameters = inspect.signature(function).parameters
     names = [n for n, one in parameters.items() if one.default is one.empty or n in ("N", "K", "rng")]
     match names:
-        case [_, _, _, "N", "K"]:
+        case [_, _, _, "N", "K"] | [_, "draft_model", _, "N", "K", "rng"]:
             return blogs
         case [_, _, _, "N", "K", "rng", *_]:
             return decoder_with(loop=function)

@@ -50,7 +50,7 @@ class Walk:
         self.n_numbers += 1
         self.n_idle = 0
         if self.n_numbers > MOST_NUMBERS:
-            raise TooLarge(f"a text takes more than {MOST_NUMBERS:,} random numbers: does the loop end after N tokens?")
+            raise TooLarge(f"a text takes more than {MOST_NUMBERS:,} random numbers: is a loop without a bound?")
         return stream[n]
 
     def idle(self) -> None:
@@ -94,7 +94,7 @@ def law_of(program: Callable, walk: Walk | None = None, most: float = float("inf
     n_paths = 0
     while not n_paths or walk.advance():
         if n_paths >= most:
-            raise TooLarge(f"more than {most:,} paths")
+            raise TooLarge(f"a case has more than {most:,} paths: of a loop without a bound, or of too many draws")
         found = outcome()
         if walk.depth < len(walk.forks):
             raise Unfollowed(OUT_OF_SIGHT)

@@ -34,10 +34,11 @@ def raised(error: BaseException) -> Raised:
     """The error with the last line of the user's code in it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(HERE)]
     own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)] or frames
-    place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
+    at = error if isinstance(error, SyntaxError) and error.filename else own[-1] if own else None
+    place = f"{os.path.basename(at.filename)}, line {at.lineno}: " if at else ""
     if isinstance(error, UserError):
         return Raised(f"{place}{error}")
-    words = f": {first_line(error)}" if str(error).strip() else ""
+    words = f": {first_line(getattr(error, 'msg', error))}" if str(error).strip() else ""
     return Raised(f"{place}{type(error).__name__}{words}")
 
 
