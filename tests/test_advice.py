@@ -105,9 +105,11 @@ KINDS += [
     (f"-tokenizer.json model.safetensors {name}", f"the tokens are {kind}, {ONLY}", None)
     for name, kind in TOKENS.items()
 ]
-OF_OTHER_PROGRAMS = """gpt2.Q8_0.gguf openvino_model.xml openvino_model.bin model.bin ggml-model.bin model.weights.h5
-    __0_0.distcp ckpt.pt decoder_model.onnx weights.npz rust_model.ot saved_model.pb model.pkl"""
-KINDS += [(name, f"it has {name}: of another program, {INSTEAD}", None) for name in OF_OTHER_PROGRAMS.split()]
+PROGRAMS = {"gpt2.Q8_0.gguf": "llama.cpp", "openvino_model.xml": "OpenVINO", "model.bin": "CTranslate2"}
+PROGRAMS |= {"model.weights.h5": "Keras", "__0_0.distcp": "torch.distributed", "ckpt.pt": "torch.save"}
+PROGRAMS |= {"decoder_model.onnx": "ONNX", "weights.npz": "MLX or NumPy", "rust_model.ot": "rust-bert"}
+PROGRAMS |= {"saved_model.pb": "TensorFlow", "model.pkl": "Python's pickle"}
+KINDS += [(name, f"of {program}, {INSTEAD}", None) for name, program in PROGRAMS.items()]
 
 
 @pytest.mark.parametrize("model_size", ["124M", "owner/name", "./run1"])

@@ -12,10 +12,8 @@ from glob import escape, iglob
 SAVED = "save_pretrained({1!r})"
 BY_TRANSFORMERS = "with transformers, once: AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained({0!r}"
 OTHER_TOKENS = "the tokens are {}, and only GPT-2's byte-level BPE can be read"
-# Of llama.cpp, OpenVINO, CTranslate2, Keras, PyTorch, ONNX, MLX, rust-bert, TensorFlow and pickle.
-OF_OTHER_PROGRAMS = (
-    r"^(ggml.*|model)\.bin$|^openvino_|\.weights\.h5$|\.(gguf|keras|distcp|pt|pth|ckpt|onnx|npz|ot|pb|tflite|pkl)$"
-)
+OTHER_PROGRAM = "of {}, and cannot be read here: save the model as transformers does, as model.safetensors"
+
 
 # What the folder lacks; the name of a file that it has; the advice, in which {0} is the folder, or the model of the hub,
 # and {1} the folder. The first that fits is given.
@@ -35,14 +33,24 @@ KINDS = {
         (r"^model-[0-9]{5}-of-[0-9]{5}\.safetensors$", "copy the other shards from the original model, or save it again"),
         (r"^adapter_model", f"with peft, once: AutoPeftModelForCausalLM.from_pretrained({{0!r}}).merge_and_unload().{SAVED}"),
         (r"^(gpt2_.*|model_[0-9]*|state_.*)\.bin$", "of llm.c, and cannot be read here: its export_hf.py saves what can"),
-        (r"^(?!training_args|optimizer|scheduler|rng_state|ggml|openvino_|model\.bin).*\.bin$", f"{BY_TRANSFORMERS}).{SAVED}"),
-        (r"(?<!\.weights)\.h5$", f"{BY_TRANSFORMERS}, from_tf=True).{SAVED}; version 4 can"),
+        (r"^ggml.*\.bin$|\.gguf$", OTHER_PROGRAM.format("llama.cpp")),
+        (r"^openvino_", OTHER_PROGRAM.format("OpenVINO")),
+        (r"^model\.bin$", OTHER_PROGRAM.format("CTranslate2")),
+        (r"^(?!training_args|optimizer|scheduler|rng_state).*\.bin$", f"{BY_TRANSFORMERS}).{SAVED}"),
+        (r"\.weights\.h5$|\.keras$", OTHER_PROGRAM.format("Keras")),
+        (r"\.h5$", f"{BY_TRANSFORMERS}, from_tf=True).{SAVED}; version 4 can"),
         (r"\.msgpack$", f"{BY_TRANSFORMERS}, from_flax=True).{SAVED}; version 4 can"),
         (r"^(?!heads\.).*\.safetensors$", "if it is the whole model, rename it to model.safetensors"),
         (r"^checkpoint$", "a file that names them"),
         (r"(?<!^model\.ckpt)\.(index|meta|data-.*)$", 'name it in a file checkpoint, as model_checkpoint_path: "model-1000"'),
         (r"^(zero_to_fp32\.py|global_step[0-9]+)$", "of DeepSpeed: run its zero_to_fp32.py, which joins the weights"),
-        (OF_OTHER_PROGRAMS, "of another program, and cannot be read here: save the model as transformers does, as model.safetensors"),
+        (r"\.distcp$", OTHER_PROGRAM.format("torch.distributed")),
+        (r"\.(pt|pth|ckpt)$", OTHER_PROGRAM.format("torch.save")),
+        (r"\.onnx$", OTHER_PROGRAM.format("ONNX")),
+        (r"\.npz$", OTHER_PROGRAM.format("MLX or NumPy")),
+        (r"\.ot$", OTHER_PROGRAM.format("rust-bert")),
+        (r"\.(pb|tflite)$", OTHER_PROGRAM.format("TensorFlow")),
+        (r"\.pkl$", OTHER_PROGRAM.format("Python's pickle")),
     ),
 }
 # fmt: on
