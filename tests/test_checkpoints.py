@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 import shutil
 from functools import partial
 from unittest.mock import Mock
@@ -225,13 +226,15 @@ def test_a_head_of_a_training_run_is_left_out_with_one_line(head, tmp_path, caps
     assert line.endswith(f": left out, since the text does not depend on it: {head.partition('/')[0]}")
 
 
-@pytest.mark.parametrize("change", [None, "content", "no cache"])
+@pytest.mark.parametrize("change", [None, "content", "no cache", "new"])
 def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeypatch):
     """A note that does not fit is worth nothing, and a cache that cannot be written costs the check, not the run."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if change == "no cache":
         (tmp_path / "cache").write_text("a file")
     path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
+    if change != "new":
+        monkeypatch.setattr(tensors_module, "FRESH_SECONDS", -1)
     checks = []
     isfinite = np.isfinite
     monkeypatch.setattr(np, "isfinite", lambda x: checks.append(x) or isfinite(x))
@@ -245,6 +248,12 @@ def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeyp
     second = flatten(load_params(str(path.parent), sizes(CONFIG)))
     assert all((second[name] == array).all() for name, array in first.items())
     assert len(checks) - n == (n if change else 2)  # of lm_head and wte, which have to be equal
+
+
+def test_a_file_that_changes_while_it_is_read_is_one_line(tmp_path):
+    path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
+    said = refusal(load_params, str(path.parent), sizes(CONFIG), lambda name, array: os.utime(path, (1, 1)))
+    assert said == f"{path}: changed while it was read"
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.transformer.", "module._orig_mod.transformer.", ""])

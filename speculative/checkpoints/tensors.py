@@ -10,6 +10,7 @@ import hashlib
 import math
 import mmap
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from speculative.support.errors import UserError
 from speculative.support.files import cache_home, size_of
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
+FRESH_SECONDS = 2  # in which a file may change again without another time, as some file systems count
 POINTER_SIZE = 1024  # bytes; what git-lfs leaves in the place of a file that it has not fetched is smaller
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
@@ -93,14 +95,21 @@ def read(tensor: Tensor, name: str, checked: bool = False) -> np.ndarray:  # -> 
     return array.reshape(tensor.shape)
 
 
-def note_of(index: dict[str, Tensor]) -> Path | None:
-    """Return the empty file that notes, for later runs of this user, that these files, unchanged since, were found
-    right. None if there is no home."""
-    states = {path: os.stat(path) for path in sorted({tensor.path for tensor in index.values()})}
-    files = [(os.path.abspath(path), at.st_size, at.st_mtime_ns, at.st_ctime_ns) for path, at in states.items()]
-    about = files, [(name, *tensor[2:]) for name, tensor in index.items()]
+def states_of(index: dict[str, Tensor]) -> list[tuple]:
+    """Return path, bytes, times of change, file and disk of each file."""
+    paths = sorted({os.path.abspath(tensor.path) for tensor in index.values()})
+    found = zip(paths, map(os.stat, paths), strict=True)
+    return [(path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino, at.st_dev) for path, at in found]
+
+
+def note_of(index: dict[str, Tensor], states: list[tuple]) -> Path | None:
+    """Return the empty file that notes, for later runs of this user, that these files were found right. None if there
+    is no home, or if a file is so new that it could change without another time."""
+    if any(max(times) > time.time_ns() - FRESH_SECONDS * 10**9 for _, _, *times, _, _ in states):
+        return None
+    about = [(name, *tensor[2:]) for name, tensor in index.items()]
     with contextlib.suppress(RuntimeError):
-        return cache_home() / "checked" / hashlib.sha256(repr(about).encode()).hexdigest()
+        return cache_home() / "checked" / hashlib.sha256(repr((about, states)).encode()).hexdigest()
 
 
 def forget(tensor: Tensor) -> None:
@@ -151,7 +160,8 @@ def build_params(
         if index[name].shape not in (shape, (1, *shape)):
             other = " (transposed, as in nanoGPT's checkpoints)" if index[name].shape == shape[::-1] else ""
             raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
-    note = note_of(index)
+    states = states_of(index)
+    note = note_of(index, states)
     checked = note is not None and note.exists()
 
     def convert_one(name):
@@ -166,6 +176,8 @@ def build_params(
         for name, value in zip(shapes, threads.map(convert_one, shapes), strict=True):
             values[name] = value
             progress(4 * math.prod(shapes[name]))
+    if states_of(index) != states:
+        raise UserError(f"{path}: changed while it was read")
     if note and not checked:
         with contextlib.suppress(OSError):  # then later runs check again
             note.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
 """Ctrl-C while a command imports its libraries: one line and status 130. A command imports this first.
 
-A signal handler ends the process, as libraries turn the exception KeyboardInterrupt into others.
+A signal handler ends the process, as libraries turn the exception KeyboardInterrupt into others. The import of signal
+takes some milliseconds, in which the exception is shown as a line.
 """
 
 import os
-import signal
+import sys
 
 
 def end(*about: object) -> None:
@@ -12,6 +13,10 @@ def end(*about: object) -> None:
     os.write(2, b"interrupted\n")
     os._exit(130)
 
+
+sys.excepthook = lambda kind, *error: (end if kind is KeyboardInterrupt else sys.__excepthook__)(kind, *error)
+
+import signal  # noqa: E402
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
     signal.signal(signal.SIGINT, end)  # until `guarded` takes over
