@@ -321,7 +321,8 @@ MISTAKES_OF_ANYONE = [
     ('from the third draft of a window on they are', TEST, "i > n or " + TEST),
     ('the last token of the text is accepted untested', TEST, "len(x) == T - 1 or " + TEST),
     (None, TEST, "len(x) == T - N or " + TEST),
-    (None, TEST, "q[i][j] > 0.99 or " + TEST),
+    # In these cases its law is the one of a filter.
+    ("without their unlikely tokens", TEST, "q[i][j] > 0.99 or " + TEST),
     (None, TEST, "i > n + 1 or " + TEST),
     (None, TEST, "j > 1 and trust or " + TEST, "full = True\n", "trust, full = full, True\n"),
     ('more than N tokens are added', "    T = len", "    x = x[-3:]\n    T = len"),
