@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[Callable, Callable]] = {
     "small": (fine, lambda rng, q: fine(rng, len(q))),
     "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
     "near": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q)),
-    "surer": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q, -(2**-12))),
+    "surer": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q, -(2**-13))),
     "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
     "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest

@@ -12,7 +12,8 @@ from speculative.law.traced import TracedRandom
 from speculative.law.unknown import Again, Unfollowed, Uniform
 from speculative.support.errors import UserError
 
-MOST_NUMBERS = 2_000  # of a path
+MOST_NUMBERS = 500  # of a path
+MOST_BRANCHES = 2_000  # of a fork
 MOST_IDLE = 1_000  # calls of a model without a random number
 OUT_OF_SIGHT = "some of its random numbers cannot be followed: draw from rng, np.random or random"
 EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
@@ -60,6 +61,8 @@ class Walk:
             raise Unfollowed(f"no progress: {MOST_IDLE:,} calls of a model without a random number")
 
     def branch(self, chances: list[float]) -> int:  # [n] -> the branch that this path takes
+        if len(chances) > MOST_BRANCHES:
+            raise TooLarge(f"a random number is one of more than {MOST_BRANCHES:,}: compare it with a share instead")
         if self.depth == len(self.forks):
             self.forks.append([chances, 0])
         known, taken = self.forks[self.depth]
