@@ -124,20 +124,22 @@ class AutoK:
         It pays if any number of further drafts is worth more than its cost. The costs are no straight line: a row may
         cost more than several beside it. Drafts up to k end the text, which saves another call about every other time.
         """
-        row = self.window(1)
-        draft = usual_seconds(record.draft)
-        costs = [n * draft + self.window(n + 1) for n in range(k + 1)]  # [k + 1] seconds of n drafts and their call
+        slowdown, draft = usual_seconds(self.slowdown), usual_seconds(record.draft)
         worth, mean = self.seconds / self.tokens, record.mean
         n, chance = 0, 1.0  # drafts so far; that all of them are accepted
 
+        def cost(n: int) -> float:
+            """The seconds of n drafts and of their call."""
+            return n * draft + slowdown * self.before(n + 1)
+
         def pays() -> bool:
-            gain, use = 0.0, chance
-            for more in costs[n + 1 :]:
-                use *= mean  # the chance that this draft is accepted, and all before it
+            gain, use, now = 0.0, chance, cost(n)
+            for i in range(n + 1, k + 1):
+                use *= mean  # the chance that draft i is accepted, and all before it
                 gain += use * worth
-                if gain > more - costs[n]:
+                if gain > cost(i) - now:
                     return True
-            return n < k < self.K_max and gain + use * row / 2 > costs[k] - costs[n]
+            return n < k < self.K_max and gain + use * slowdown * self.before(1) / 2 > cost(k) - now
 
         def go_on(margin: float) -> bool:
             nonlocal n, chance
@@ -166,8 +168,10 @@ class AutoK:
             proposal = Proposal([], [])
             asked.clear()
             for record, draft, stop in zip(self.records, drafts, stops, strict=True):
-                pays, stop.go_on = self.decider(record, k)
-                K = 0 if proposal.tokens else k if pays else self.trial(record, k)
+                K = 0
+                if not proposal.tokens:
+                    pays, stop.go_on = self.decider(record, k)
+                    K = k if pays else self.trial(record, k)
                 began = time.perf_counter()
                 proposal = draft(x, K) if K else proposal
                 margins = [*proposal.margins] or [1.0] * len(proposal.tokens)

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from copy import copy
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -97,12 +96,6 @@ class CachedNetwork(Network):
         self.rank = rank
         self.slots = target.slots
         self.forward.cache = target.forward.cache
-
-    def __copy__(self) -> "CachedNetwork":
-        """The same weights, with a cache and a log of its own."""
-        forward = copy(self.forward)
-        forward.cache = forward.new_cache()
-        return type(self)(self.params, self.hparams, lambda *_: forward, self.name)
 
     def warm_up(self) -> None:
         """Compute a window: the first call allocates memory and starts threads. Raises UserError as logits does."""

@@ -48,13 +48,9 @@ class PlainPass:
     hidden = None  # it keeps no output of the last block: last_block computes that
 
     def __init__(self, params: dict, hparams: dict):
-        self.hparams = hparams
-        self.cache = self.new_cache()
+        self.cache = KVCache(hparams)
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
         self.params = with_activation(params, activation) | {"n_head": hparams["n_head"]}
-
-    def new_cache(self) -> KVCache:
-        return KVCache(self.hparams)
 
     def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The logits of the last n_last tokens, which come after the first n_past of the cache."""

@@ -40,8 +40,9 @@ def near(q: np.ndarray, moved: float = 2**-12) -> np.ndarray:  # [n_vocab] -> th
     return p
 
 
-def with_rare(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
-    """The row with its smallest probability cut to 1 / 4096."""
+def with_rare(rng, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
+    """A fine row with its smallest probability cut to 1 / 4096."""
+    q = fine(rng, n_vocab)
     i = q.argmin()
     q[q.argmax()] += q[i] - 2**-12
     q[i] = 2**-12
@@ -59,8 +60,8 @@ def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
 KINDS: dict[str, tuple[Callable, Callable]] = {
     "small": (fine, lambda rng, q: fine(rng, len(q))),
     "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
-    "near": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q)),
-    "surer": (lambda rng, n: with_rare(fine(rng, n)), lambda rng, q: near(q, -(2**-13))),
+    "near": (with_rare, lambda rng, q: near(q)),
+    "surer": (with_rare, lambda rng, q: near(q, -(2**-13))),
     "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
     "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest

@@ -101,8 +101,9 @@ class CompiledPass:
         self.tokens = np.zeros(n_ctx, np.int64)
         self.tokens_at, self.positions_at = address(self.tokens), self.keep_address(np.arange(n_ctx), np.int64)
         # Keys are tiles of slots and values are tiles of channels: see attention in engine.c.
-        self.cache_shapes = (n_layer, n_head, -(-n_ctx // L), d_head, L), (n_layer, n_head, -(-d_head // L), n_ctx, L)
-        self.cache = self.new_cache()
+        keys = small_pages((n_layer, n_head, -(-n_ctx // L), d_head, L))
+        values = small_pages((n_layer, n_head, -(-d_head // L), n_ctx, L))
+        self.cache = keys, values, address(keys), address(values)  # one object, as a copy takes that of its target
         n_row = BLOCK * -(-max(n_embd, n_inner, n_ctx + L + d_head) // BLOCK)
         of_thread = CHUNK * n_row, n_row, CHUNK * L, library().rows_of_a_group() * n_row
         scratch = [[self.keep_address(aligned(n)) for n in of_thread] for _ in range(n_threads)]
@@ -121,11 +122,6 @@ class CompiledPass:
             scratch=self.keep_address(scratch, np.intp),
             prefetch_bytes=address(self.prefetch_bytes),
         )
-
-    def new_cache(self) -> tuple[np.ndarray, np.ndarray, int, int]:
-        """Keys and values, and their addresses."""
-        keys, values = map(small_pages, self.cache_shapes)
-        return keys, values, address(keys), address(values)
 
     def keep_address(self, array, dtype=np.float32) -> int:
         """The address of an array for engine.c, which is kept as long as this pass."""
