@@ -12,7 +12,7 @@ FILES = {  # {name of a file: help}
     "walkthrough": "the tables of docs/walkthrough.md, computed anew",
     "kernels": "forward passes of 1 to 17 rows and of a prompt",
     "accelerator": "the JAX engine on its device: calls of 1 to 33 rows, both loops, compiling",
-    "assumption": "a window's time over a row's, against batch and context",
+    "prices": "settings beside each other without a clock: calls, priced by a table of a machine",
     "blog": "the blog's own code beside ours, from a clone of its repository",
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",

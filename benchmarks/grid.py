@@ -144,17 +144,6 @@ PRESETS = {
         {"K": [1, 2, 3, 4, 6, 8], "settings": [GREEDY, WARM]},
         plots=("speedup",),
     ),
-    "trees": Preset(
-        "trees of drafts beside chains",
-        f"drafter {SETTING} shape=K runs tokens/iteration=tokens_per_iteration:.2f ms/token=spec_ms:.2f speedup:.2f",
-        {"K": [2, 4, 8, "2,1", "2,2", "3,1,1", "2,2,1,1"], "drafters": ["model", "prompt_lookup", "heads"]},
-    ),
-    "levels": Preset(
-        "a quantized copy of the target as the drafter, alone and with the draft model for it",
-        f"{SETTING} drafter K runs tokens/iteration=tokens_per_iteration:.2f r:.3f c:.3f β=mean_beta:.2f copy_r:.2f "
-        "ms/token=spec_ms:.2f speedup:.2f blog=account_blog:.2f",
-        {"K": [4, 8, "8/4", "16/4", "auto"], "drafters": ["model", runs.COPY, f"{runs.COPY}/model"], "repeats": 1},
-    ),
     "rules": Preset(
         "token by token beside block verification",
         f"drafter {SETTING} K token=token_tokens_per_iteration:.2f block=block_tokens_per_iteration:.2f gain:+.1% "

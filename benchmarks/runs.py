@@ -7,7 +7,6 @@ from speculative.session import Session
 
 MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}
-COPY = "int8"  # the drafter that is the target's own int8 copy
 FIGURES = ("r", "alpha", "c", "mean_beta", "iterations", "tokens_per_iteration", "account_blog", "account_leviathan")
 
 
@@ -45,8 +44,6 @@ def run(session: Session, prompt: str, N: int, drafter: str, K, temperature: flo
         row |= {f"{name}_tokens": tokens, f"{name}_text_ms": ms, f"{name}_ms": ms / len(tokens)}
     row["loop_ms"] = row["spec_text_ms"] / figures["iterations"]
     row["speedup"] = figures["speedup_without_prefill"]
-    for level in figures["levels"][:1]:
-        row["copy_r"] = level["r"]
     return row
 
 

@@ -21,9 +21,7 @@ from training.__main__ import new_parser
 
 SMALL = f"--n_tokens 6 --n_prompts 1 --repeats 1 --prompts {runs.PROMPTS['prose']}"
 WORDS = {  # {command: the smallest numbers}
-    "sweep": f"{SMALL} --K 2 --out OUT",
-    "trees": f"{SMALL} --K 2 2,1",
-    "levels": f"{SMALL} --K 2 4/2",
+    "sweep": f"{SMALL} --K 2 2,1 --out OUT",
     "rules": f"{SMALL} --K 2",
     "figure1": f"{SMALL} --K 2 --out OUT",
     "table1": f"{SMALL} --K 2",
@@ -32,7 +30,7 @@ WORDS = {  # {command: the smallest numbers}
     "walkthrough": "",
     "kernels": "tiny-draft --rounds 1 --memory 0.01 --dtypes NumPy int8",
     "blog": "--help",
-    "assumption": "--rounds 1 --B 2 --contexts 250 --narrower 12 --dtypes int8",
+    "prices": "--n_prompts 1 --n_tokens 6 --costs zen4 --settings model:4 int8/model:auto",
     "start": "--repeats 1 --dtypes int8",
     "full_size": "--help",
     "pages": "--help",
@@ -170,10 +168,10 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
     words += ["--settings", "0", "--out", str(tmp_path)]
     stop = 5  # the first two are not counted
     with pytest.raises(KeyboardInterrupt):
-        grid.main("trees", words)
+        grid.main("table1", words)
     stop = None
     before, measured[:] = measured[2:], []
-    grid.main("trees", words)
+    grid.main("table1", words)
     assert sorted([*before, measured[-1]]) == [(2, 0), (2, 1), (4, 0), (4, 1)]
     assert len(measured) == 2  # one of which is not counted
 

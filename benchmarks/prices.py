@@ -1,0 +1,107 @@
+"""Speedups without a clock: every call of a model is priced by the tokens that it reads, with a table of a machine.
+
+    python -m benchmarks prices
+    python -m benchmarks prices --dtype int8 --costs emerald_rapids --settings model:4 prompt_lookup+model:auto
+
+Times on a busy or virtual machine say little of settings that differ by a few percent; prices are the same every time,
+also for a machine that is not at hand. K auto sees them in place of its clock. The bundled pair decodes, and the prices
+are those of 1558M and 124M (in int8): stand-ins of that size accept the same drafts. A setting is DRAFTER:K. Drafters
+other than models and copies cost nothing. A speedup is the mean over prompts, with the reading of the prompt.
+"""
+
+from collections.abc import Callable
+from statistics import mean
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks import runs
+from benchmarks.grid import number
+from benchmarks.tables import parser_of, table
+from speculative import lookahead
+from speculative.costs import line_through
+from speculative.loading import networks_of
+from speculative.session import Session
+from speculative.support.texts import read_prompts
+
+ROWS = (1, 5, 9, 17, 33, 512)
+MS = {  # {machine of two cores: {weights: milliseconds of a call that reads so many tokens}}
+    "emerald_rapids": {
+        "float32": (193, 220, 239, 270, 338, 5320),
+        "int8": (54, 63, 70, 85, 116, 1845),
+        "int4": (38, 46, 51, 80, 135, 2173),
+        "draft": (5.8, 7.0, 8.1, 10, 14, 160),
+    },
+    "zen4": {  # at 52 GB/s
+        "float32": (119, 164, 177, 295, 568, 8200),
+        "int8": (43, 50, 60, 107, 193, 2900),
+        "int4": (30, 44, 57, 107, 193, 2900),
+        "draft": (6.5, 7.4, 8.3, 12, 20, 250),
+    },
+    "avx2": {  # Emerald Rapids without its instructions for bytes
+        "float32": (212, 246, 271, 388, 680, 11132),
+        "int8": (69, 121, 219, 409, 790, 12247),
+        "int4": (46, 136, 233, 438, 850, 12566),
+        "draft": (7.4, 15, 23, 40, 72, 1100),
+    },
+}
+SETTINGS = [f"{drafter}:{K}" for drafter in ("model", "prompt_lookup+model", "int8/model") for K in (4, 8, "auto")]
+
+
+class PricedSession(Session):
+    """A session whose models take the time of a table."""
+
+    def price(self, machine: str) -> None:
+        self.ms = 0.0  # of all calls so far
+        weights = {role: self.models.spec(role).dtype for role in networks_of(self.roles)} | {"draft": "draft"}
+        self.costs = {role: line_through(dict(zip(ROWS, MS[machine][w], strict=True))) for role, w in weights.items()}
+
+    def model(self, role: str) -> Callable:
+        model = super().model(role)
+        call = model.call
+
+        def priced(*args) -> np.ndarray:  # -> [m, n_vocab]
+            rows = call(*args)  # [m, n_vocab]
+            ms = self.costs[role](model.log[-1].n_read)
+            model.log[-1] = model.log[-1]._replace(seconds=ms)
+            self.ms += ms
+            return rows
+
+        model.call = priced
+        return model
+
+
+def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> float:
+    drafter, K = setting.rsplit(":", 1)
+    accept = "block" if o.temperature and "/" in drafter else "token"
+    options = session.changed(drafter=drafter, K=number(K), temperature=o.temperature, accept=accept).options
+    one = PricedSession(options, session.models, quiet=True)
+    one.price(machine)
+    x = one.input_ids(prompt, o.n_tokens)  # [n]
+    with patch.object(lookahead.time, "perf_counter", lambda: one.ms):
+        one.decoders.ready([x], o.n_tokens)
+        began = one.ms
+        list(one.steps("speculative", x, o.n_tokens, np.random.default_rng(0)))
+    target = one.costs["target"]
+    return (target(len(x)) + (o.n_tokens - 1) * target(1)) / (one.ms - began)
+
+
+def main(argv: list[str]) -> None:
+    parser = parser_of("prices", __doc__)
+    runs.add_models(parser.add_argument)
+    parser.add_argument("--costs", nargs="+", choices=MS, default=[*MS], help="tables")
+    parser.add_argument("--settings", nargs="+", default=[*SETTINGS, "int8/prompt_lookup+model:auto"])
+    parser.add_argument("--prompts", default=str(runs.PROMPTS["prose"]), help="file")
+    parser.add_argument("--n_prompts", type=int, default=20)
+    parser.add_argument("--n_tokens", type=int, default=40)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    o = parser.parse_args(argv)
+    session = runs.load(o, [setting.rsplit(":", 1)[0] for setting in o.settings])
+    prompts = read_prompts(o.prompts, o.n_prompts)
+    lines = []
+    for setting in o.settings:
+        means = {
+            machine: mean(speedup(session, setting, prompt, machine, o) for prompt in prompts) for machine in o.costs
+        }
+        lines.append({"setting": setting} | means)
+    print(table(lines, " ".join(["setting", *(f"{machine}:.2f" for machine in o.costs)])))
