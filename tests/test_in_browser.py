@@ -61,18 +61,13 @@ def show(go_to, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return Session(parse({"demo": "True", "threads": "1"}), quiet=True)
-
-
-@pytest.fixture(scope="module")
 def sampled(pair):
     return run_of(pair, **SAMPLED)
 
 
 @pytest.fixture
 def bench(pair):
-    return Workbench(pair)
+    return Workbench(Session(parse({"demo": "True"}), pair.models, quiet=True))
 
 
 @pytest.fixture
@@ -428,9 +423,7 @@ def shown(request, serving, show, bench, go_to):
         return show(run_of(bench.session, **how))
     driver = go_to(serving(bench))
     decode(driver, **how)
-    decode(
-        driver, prompt="a", n_tokens_to_generate=20, K=2, drafter="model", accept="block", seed=1, stop="z", top_p=0.9
-    )
+    decode(driver, prompt="a", K=2, drafter="model", accept="block", seed=1, stop="z", top_p=0.9)
     return driver
 
 

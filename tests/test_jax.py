@@ -5,7 +5,6 @@ import os
 import re
 from collections import Counter, deque
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -36,14 +35,9 @@ slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def params():
-    """Random parameters, so large that greedy texts do not repeat a token."""
-    return jax.tree.map(lambda a: 1.5 * a, random_params(HPARAMS, seed=1))
-
-
-@pytest.fixture(scope="module")
-def pair(params):
-    """(target, draft), each as (params, hparams)."""
+def pair():
+    """(target, draft), each as (params, hparams): so large that greedy texts do not repeat a token."""
+    params = jax.tree.map(lambda a: 1.5 * a, random_params(HPARAMS, seed=1))
     return (params, HPARAMS), first_layer(params, HPARAMS)
 
 
@@ -90,11 +84,6 @@ def random_prompt(n, seed=0):
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-def damaged(params):
-    """The same parameters, with a normalisation that is not a number."""
-    return params | {"ln_f": jax.tree.map(lambda a: a * np.float32(np.nan), params["ln_f"])}
 
 
 # ---- The pass --------------------------------------------------------------------------------------------------------
@@ -260,19 +249,15 @@ FILTERS = Filters(0.8, top_p=0.9)
 N_ROWS = 5_000
 
 
-@cache
-def over_three_tokens(accept):  # -> the target, the loop
+@pytest.fixture(scope="module")
+def over_three_tokens():  # -> the target, the loop
     target, draft = ((random_params(OF_THREE, seed), OF_THREE) for seed in (5, 6))
-    return target, loop_of((target, draft), FILTERS, Filters(0.4, top_p=0.9), parse_rule(accept))
+    return target, loop_of((target, draft), FILTERS, Filters(0.4, top_p=0.9), parse_rule("block"))
 
 
-BY_LAW = [("block", True), *(pytest.param(*case, marks=slow) for case in [("token", True), ("lenient:0.3", False)])]
-
-
-@pytest.mark.parametrize(("accept", "same"), BY_LAW)
-def test_the_texts_are_distributed_as_the_targets_own(accept, same):
-    """All texts of three tokens, in 5,000 rows."""
-    target, loop = over_three_tokens(accept)
+def test_the_texts_are_distributed_as_the_targets_own(over_three_tokens):
+    """All texts of three tokens, in 5,000 rows. The loop is the same for every rule: see test_jax_sampling.py."""
+    target, loop = over_three_tokens
     model = on_numpy(target, FILTERS)
     expected = {}
     for text in itertools.product(range(3), repeat=3):
@@ -285,12 +270,12 @@ def test_the_texts_are_distributed_as_the_targets_own(accept, same):
     assert len(possible) > 8
     chi_square = sum((counts[text] - expected[text]) ** 2 / expected[text] for text in possible)
     degrees = len(possible) - 1
-    assert (chi_square < degrees + 5 * np.sqrt(2 * degrees)) == same
+    assert chi_square < degrees + 5 * np.sqrt(2 * degrees)
 
 
-def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position():
+def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position(over_three_tokens):
     """And not on earlier decodes: a text that begins with another one's first tokens goes on as that one did."""
-    _, loop = over_three_tokens("block")
+    _, loop = over_three_tokens
     x = [2, 0, 1]
 
     def tokens(x, N, seed):
@@ -319,7 +304,9 @@ def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position():
     ],
 )
 def test_logits_that_are_not_finite_are_refused(greedy, monkeypatch, role, model, K, N, position):
-    monkeypatch.setitem(greedy.decoder.params, role, damaged(greedy.decoder.params[role]))
+    params = greedy.decoder.params[role]
+    damaged = params | {"ln_f": jax.tree.map(lambda a: a * np.float32(np.nan), params["ln_f"])}
+    monkeypatch.setitem(greedy.decoder.params, role, damaged)
     arguments = greedy, random_prompt(6), N, K, rng()
     if position is None:
         assert len(steps_of(*arguments)) == 1
