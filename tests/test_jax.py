@@ -197,37 +197,6 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
     assert equal >= len(lengths) - 2
 
 
-def by_prompt(calls, n):
-    """The Steps of each prompt."""
-    steps = [[] for _ in range(n)]
-    for text_index, step, _ in itertools.chain(*calls):
-        steps[text_index].append(step)
-    return steps
-
-
-@pytest.mark.parametrize("batch", [2, pytest.param(4, marks=slow)])
-def test_a_batch_is_its_prompts_until_the_caller_ends_them(pair, batch):
-    """Those of a group begin together and end one by one; the last group is not full."""
-    prompts = [random_prompt(n) for n in (1, 3, 9, 5, 8, 2, 7)]
-    whole = [python_steps(pair, x, 13, K) for x in prompts]
-    expected = [whole[0][:2], whole[1][:1], *whole[2:]]
-    calls = []
-
-    def stopped(text_index):
-        return len(by_prompt(calls, len(prompts))[text_index]) == len(expected[text_index])
-
-    loop = loop_of(pair)
-    for call in calls_of(loop, prompts, 13, K, rng(), batch, stopped):
-        calls.append(call)
-    assert [*map(outcomes, by_prompt(calls, len(prompts)))] == [*map(outcomes, expected)]
-    assert len({*map(len, expected)}) > 2  # ragged, or nothing was tested
-    groups = [expected[i : i + batch] for i in range(0, len(prompts), batch)]
-    assert len(calls) == sum(max(map(len, group)) for group in groups)
-    for log, n_rows in ((loop.target_log, K + 1), (loop.draft_log, 1)):
-        assert {(call.n_rows, call.derived) for call in log} == {(0, True), (n_rows, True)}
-        assert [call.prefill for call in log].count(True) == len(groups)
-
-
 @pytest.mark.parametrize("K", [0, K])
 def test_the_loop_does_not_copy_the_cache(greedy, K):
     """No computation but the outermost has a result of a cache's size, except a write in place, or a fusion of one."""
@@ -247,6 +216,14 @@ def test_the_loop_does_not_copy_the_cache(greedy, K):
 OF_THREE = {"n_vocab": 3, "n_ctx": 24, "n_embd": 4, "n_head": 1, "n_layer": 1}
 FILTERS = Filters(0.8, top_p=0.9)
 N_ROWS = 5_000
+
+
+def by_prompt(calls, n):
+    """The Steps of each prompt."""
+    steps = [[] for _ in range(n)]
+    for text_index, step, _ in itertools.chain(*calls):
+        steps[text_index].append(step)
+    return steps
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import itemgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,7 @@ import jax
 
 from speculative.engines.jax.engine import JaxEngine
 
+OUTCOME = itemgetter("tokens", "drafted", "accepted")  # of an iteration
 PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]
 N = 9
 
@@ -79,10 +81,15 @@ def test_a_batch_is_its_prompts_each_to_its_stop_text(on_jax, on_numpy, tmp_path
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
     out, document = on_jax(prompt=None, prompt_file=path, batch=3, stop="h", K=1000)
-    alone = [on_numpy(prompt=prompt, stop="h")[1]["speculative"]["samples"][0] for prompt in PROMPTS]
+    alone = [on_numpy(prompt=prompt, stop="h", K=1000)[1]["speculative"]["samples"][0] for prompt in PROMPTS]
     expected = [sample["tokens"] for sample in alone]
     assert [len(tokens) < N for tokens in expected] == [True, False, False, False]  # the first text alone has an h
     assert tokens_of(document) == tokens_of(document, "autoregressive") == expected
+    steps = [sample["iterations"] for sample in document["speculative"]["samples"]]
+    for found, known in zip(steps, [sample["iterations"] for sample in alone], strict=True):
+        assert [*map(OUTCOME, found)] == [*map(OUTCOME, known)]
+    assert len({*map(len, steps)}) > 2  # ragged, or nothing was tested
+    assert [found[0]["prefill"] for found in steps] == [True, False, False, True]  # of each group's first text
     assert document["figures"]["tokens"] == sum(map(len, expected))
     assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS
     for prompt, sample in zip(PROMPTS, alone, strict=True):

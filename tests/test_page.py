@@ -111,7 +111,8 @@ def test_a_speedup_is_said_once_and_with_its_doubt(speedup, doubt, said, headlin
 # ---- The file --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
+def test_nothing_in_the_data_is_markup_and_the_policy_allows_nothing_else(sampled):
+    """In a browser, each test also finds that nothing else was asked for."""
     html = page(with_prompt_and_text(sampled, HOSTILE))
     assert data_of(html)["prompt"] == HOSTILE
     data = html.partition('id="data">')[2].partition("</script>")[0]
@@ -119,8 +120,6 @@ def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
     rest = html.replace(data, "")
     assert rest.count("</script>") == 2
     assert "{{" not in rest
-    assert set(re.findall(r"(.{6})https?:", rest)) == {'href="', 'ntNS("'}  # links, and SVG's name
-    assert not re.search(r"<link(?! rel=\"icon\" href=\"data:,\")|<script src|@import|url\(", rest)
     assert policy_of(html) == POLICY
 
 
