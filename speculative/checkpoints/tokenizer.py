@@ -21,6 +21,8 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+# With a prefix or a suffix their library panics, or drops characters.
+USUAL = {"type": "BPE", "continuing_subword_prefix": "", "end_of_word_suffix": ""}
 SAMPLE = "It's 12 days,\nor so!"
 
 
@@ -75,11 +77,9 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     try:
         about = whole or from_vocab_and_merges(folder)
         model = about["model"] | {"dropout": None}
-        if (kind := model.get("type", "BPE")) != "BPE":
-            raise ValueError(f"it is a {kind}")
-        for name in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library panics, or drops characters
-            if model.get(name):
-                raise ValueError(f"{name} is {model[name]!r}")
+        for name, usual in USUAL.items():
+            if (model.get(name) or usual) != usual:
+                raise ValueError(f"its {name} is {model[name]!r}")
         if (last := max(model["vocab"].values())) >= n_vocab:
             raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")
         numbered, special = tokens_to_add(folder, config, about["added_tokens"])
@@ -91,9 +91,8 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
             special = dict.fromkeys(NAMED[:3], END_OF_TEXT) | special
         named = {text_of(token) for token in special.values()}
         known = {text_of(token) for token in [*about["added_tokens"], *numbered]}
-        new = {repr(token): token for token in special.values()}  # with other flags it is another one: the last counts
         tokenizer = Tokenizer.from_str(json.dumps(about))
-        tokens = [*numbered, *(token for token in new.values() if text_of(token) not in known)]
+        tokens = [*numbered, *(token for token in special.values() if text_of(token) not in known)]
         tokenizer.add_tokens([added_token(token, text_of(token) in named) for token in tokens])
         tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
         if config.get("add_bos_token") and not whole:  # else its post-processor decides
