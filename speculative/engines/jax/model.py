@@ -88,6 +88,7 @@ class Network:
     dtype: Any  # of the factors of the weights, and of the cache
     mesh: Any  # the devices
     split: bool  # whether it is split over them, or each has all of it
+    least: int = 1  # the number of rows that a call computes at least, at most SMALL
 
     def new_cache(self, capacity: int) -> list:
         """[(keys, values)] of each layer, both [n_head, capacity, d_head]."""
@@ -111,14 +112,11 @@ class Network:
         when a token is read at that position. Beyond the last position they take the embedding of the last one.
         """
         n = len(tokens)
-        # With a single row, XLA on an accelerator multiplies vectors: more kernels, some of which write each product to
-        # memory before they add them up. So a row of padding is added.
-        if n == 1 and self.mesh.devices.flat[0].platform != "cpu":
-            tokens = jnp.pad(tokens, (0, 1))  # [2]
-        positions = start + jnp.arange(len(tokens))  # [n or 2]
+        tokens = jnp.pad(tokens, (0, max(0, self.least - n)))  # [n_rows], the larger of n and least
+        positions = start + jnp.arange(len(tokens))  # [n_rows]
         if "shared" in self.hparams:
             tokens = to_draft(tokens, self.hparams["shared"], jnp)
-        wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n or 2, n_embd]
+        wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n_rows, n_embd]
         activation = ACTIVATIONS.get(self.hparams.get("activation_function"), gpt2.gelu)
         updated = []
         layers = [partial(attend, positions, updated, *layer) for layer in cache]
@@ -178,7 +176,7 @@ class JaxPass:
     def __init__(self, network: Network):
         self.network = network
         self.n_ctx = network.hparams["n_ctx"]
-        capacity = self.n_ctx + 1  # a row of padding may follow the last token
+        capacity = self.n_ctx + SMALL  # rows of padding may follow the last token
         self.new_cache = jax.jit(partial(network.new_cache, capacity), out_shardings=network.cache_sharding())
         shardings = network.everywhere, network.cache_sharding()
         self.step = jax.jit(network.forward, static_argnames="n_last", donate_argnames="cache", out_shardings=shardings)

@@ -124,9 +124,9 @@ def log_calls(began: float, calls: list[tuple]) -> float:
 
 def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
     """Return the tokens that each prompt is padded to, and those that the text and the caches have room for: programs
-    are compiled for these lengths. A window may begin at the last token and end K after it."""
+    are compiled for these lengths. The last window, and rows of padding, may end after the last token."""
     longest = max(map(len, prompts))
-    capacity = -(-(longest + N + K) // ROUND) * ROUND
+    capacity = -(-(longest + N + K + SMALL) // ROUND) * ROUND
     return min(max(SMALL, power_of_two(longest)), capacity), capacity
 
 
