@@ -8,6 +8,7 @@ from conftest import write_tf
 from test_checkpoints import CONFIG, TINY, random_tensors, write_folder
 from tiny import flatten, refusal
 
+from speculative.checkpoints.advice import kinds
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from utils import load_encoder_hparams_and_params
 
@@ -43,62 +44,43 @@ def put(folder, words, files):
 WEIGHTS = "model.safetensors"
 OF_1000 = "model-1000.index model-1000.data-00000-of-00001"
 NAMED = 'checkpoint=model_checkpoint_path:"model-1000"'
-RUN = "with transformers, once: AutoModelForCausalLM, and then AutoTokenizer, .from_pretrained('FOLDER'"
-SAVED = "save_pretrained('FOLDER')"
+SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
 # The files beside config.json and tokenizer.json; what is said; what is done then, as files or as the inner folder that
-# is given, or "" if the line names the program that wrote the files.
+# is given, or "" if nothing can be.
 KINDS = [
     (f"-config.json {WEIGHTS}", "lacks hparams.json; copy them from the original model", "config.json"),
     (f"-tokenizer.json {WEIGHTS}", "lacks encoder.json, vocab.bpe; copy", "tokenizer.json"),
-    ("model.fp16.safetensors", f"if it is the whole model, rename it to {WEIGHTS}", WEIGHTS),
+    ("model.fp16.safetensors", f"lacks {WEIGHTS}; it has model.fp16.safetensors: ", WEIGHTS),
     (f"my.tokenizer.json -tokenizer.json {WEIGHTS}", "rename it to tokenizer.json", "tokenizer.json"),
+    (SHARDS[0], f"lacks {SHARDS[1]}; it has {SHARDS[0]}: copy the other shards", SHARDS[1]),
     (
-        "model-00001-of-00002.safetensors",
-        "lacks model-00002-of-00002.safetensors; it has model-00001-of-00002.safetensors: copy the other shards",
-        "model-00002-of-00002.safetensors",
-    ),
-    (
-        "model-00001-of-00002.safetensors model-00002-of-00002.safetensors model-00003-of-00003.safetensors",
+        " ".join([*SHARDS, "model-00003-of-00003.safetensors"]),
         "lacks model.safetensors.index.json, and has shards of several saves: delete those of the others",
         "-model-00003-of-00003.safetensors",
     ),
     (OF_1000, "name it in a file checkpoint, as model_checkpoint_path: ", NAMED),
-    (
-        f'{OF_1000} checkpoint=model_checkpoint_path:"b"',
-        "lacks b.index, b.data-00000-of-00001; it has checkpoint: a file that names them",
-        NAMED,
-    ),
+    (f'{OF_1000} checkpoint=model_checkpoint_path:"b"', "lacks b.index, b.data-00000-of-00001; it has ", NAMED),
     (f"run/{WEIGHTS} run/config.json run/tokenizer.json", "is a model in FOLDER/run: give", "/run"),
     (f"a.bin a/b/{WEIGHTS} a/b/config.json a/b/tokenizer.json", "in FOLDER/a/b: give that path", "/a/b"),
     (f"{WEIGHTS}/run", f"lacks {WEIGHTS}; copy them from the original model", ""),
-    ("pytorch_model.bin training_args.bin", f"pytorch_model.bin: {RUN}).{SAVED}", ""),
-    ("tf_model.h5", f"{RUN}, from_tf=True).{SAVED}; version 4 can", ""),
-    ("flax_model.msgpack", f"{RUN}, from_flax=True).{SAVED}; version 4 can", ""),
-    ("adapter_model.bin", f"AutoPeftModelForCausalLM.from_pretrained('FOLDER').merge_and_unload().{SAVED}", ""),
-    ("gpt2_124M.bin", "of llm.c, and cannot be read here: its export_hf.py saves what can", ""),
-    ("zero_to_fp32.py training_args.bin", "of DeepSpeed: run its zero_to_fp32.py, which joins the weights", ""),
 ]
-POINTERS = {WEIGHTS: "", "tokenizer.json": WEIGHTS, "config.json": WEIGHTS}
-POINTERS |= {
-    "encoder.json": f"-tokenizer.json vocab.bpe {WEIGHTS}",
-    "vocab.bpe": f"-tokenizer.json encoder.json {WEIGHTS}",
-}
-POINTERS |= {TF_INDEX: TF_DATA, TF_DATA: TF_INDEX}
+POINTERS = {WEIGHTS: "", "tokenizer.json": WEIGHTS, "config.json": WEIGHTS, TF_INDEX: TF_DATA, TF_DATA: TF_INDEX}
+POINTERS |= {"encoder.json": f"-tokenizer.json vocab.bpe {WEIGHTS}"}
 KINDS += [
-    (f"{name}=POINTER {rest}", "a pointer of git-lfs: git lfs pull gets the file", name)
-    for name, rest in POINTERS.items()
+    (f"{name}=POINTER {rest}", "a pointer of git-lfs: git lfs pull gets", name) for name, rest in POINTERS.items()
 ]
-TOKENS = {"vocab.txt": "WordPiece, as of BERT", "spiece.model": "SentencePiece, as of T5 and Llama"}
-TOKENS |= {"gpt2.tiktoken": "in a file of tiktoken", "meta.pkl": "characters, as nanoGPT has them"}
-KINDS += [
-    (f"-tokenizer.json {WEIGHTS} {name}", f"the tokens are {kind}, and only GPT-2's", "")
-    for name, kind in TOKENS.items()
-]
-PROGRAMS = {"gpt2.Q8_0.gguf": "llama.cpp", "openvino_model.xml": "OpenVINO", "model.bin": "CTranslate2"}
-PROGRAMS |= {"model.weights.h5": "Keras", "__0_0.distcp": "torch.distributed", "ckpt.pt": "torch.save"}
-PROGRAMS |= {"decoder_model.onnx": "ONNX", "weights.npz": "MLX or NumPy", "rust_model.ot": "rust-bert"}
-PROGRAMS |= {"saved_model.pb": "TensorFlow", "model.pkl": "Python's pickle"}
-KINDS += [(name, f"of {program}, and cannot be read here: save", "") for name, program in PROGRAMS.items()]
+# A file for each line of advice.ini.
+TOKENS = "vocab.txt spiece.model gpt2.tiktoken meta.pkl my.tokenizer.json"
+OTHERS = f"{SHARDS[0]} adapter_model.bin gpt2_124M.bin gpt2.Q8_0.gguf openvino_model.xml model.bin pytorch_model.bin "
+OTHERS += "model.weights.h5 tf_model.h5 flax_model.msgpack model.fp16.safetensors checkpoint=model_checkpoint_path:'b' "
+OTHERS += "model-1000.index zero_to_fp32.py __0_0.distcp ckpt.pt decoder_model.onnx weights.npz rust_model.ot "
+OTHERS += "saved_model.pb model.pkl"
+for names, lacking, more in (
+    (TOKENS, "tokens", f"-tokenizer.json {WEIGHTS}"),
+    (OTHERS, "weights", "training_args.bin"),
+):
+    for name, (_, how) in zip(names.split(), kinds(lacking), strict=True):
+        KINDS.append((f"{name} {more}", f"it has {name.partition('=')[0]}: {how.format('FOLDER', 'FOLDER')}", ""))
 
 
 @pytest.mark.parametrize("model_size", ["124M", "owner/name", "./run1"])

@@ -91,8 +91,9 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
             special = dict.fromkeys(NAMED[:3], END_OF_TEXT) | special
         named = {text_of(token) for token in special.values()}
         known = {text_of(token) for token in [*about["added_tokens"], *numbered]}
+        new = {repr(token): token for token in special.values()}  # with other flags it is another one: the last counts
         tokenizer = Tokenizer.from_str(json.dumps(about))
-        tokens = [*numbered, *(token for token in special.values() if text_of(token) not in known)]
+        tokens = [*numbered, *(token for token in new.values() if text_of(token) not in known)]
         tokenizer.add_tokens([added_token(token, text_of(token) in named) for token in tokens])
         tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
         if config.get("add_bos_token") and not whole:  # else its post-processor decides
