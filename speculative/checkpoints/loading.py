@@ -37,7 +37,6 @@ SHARD = r"model-[0-9]{5}-of-([0-9]{5})\.safetensors"
 # The files of the hub that are read here.
 SMALL_NAMES = [*SETTINGS, *chain(*VOCABULARIES), *OPTIONAL]
 WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
-UNKNOWN = f"unknown model size {{!r}}: official models are {', '.join(MODEL_SIZES)}"
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
 
 
@@ -160,7 +159,8 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     if missing := files.missing(weights):
         names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names
         names = names.difference(*missing.values())  # a name that is no file
-        help = advice(missing, names, name if on_hub else local, local) if names else UNKNOWN.format(name)
+        help = f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}"
+        help = advice(missing, names, name if on_hub else local, local) if names else help
         raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder
 

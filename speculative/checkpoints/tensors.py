@@ -22,13 +22,12 @@ from speculative.support.errors import UserError
 from speculative.support.files import cache_home, size_of
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
-POINTER_SIZE = 1024  # bytes; what git-lfs leaves in the place of a file that it has not fetched is smaller
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
 def bad_file(path: str | os.PathLike, fault: str) -> UserError:
     """Return the UserError for a file that is not what it should be, but can be read. A download lists its files."""
-    if 0 < size_of(path) < POINTER_SIZE and Path(path).read_bytes().startswith(b"version https://git-lfs"):
+    if 0 < size_of(path) < 1024 and Path(path).read_bytes().startswith(b"version https://git-lfs"):
         fault = "a pointer of git-lfs: git lfs pull gets the file"
     folder, name = os.path.split(path)
     sums = Path(folder, "SHA256SUMS")
