@@ -113,7 +113,7 @@ def commands_of_the_pages():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     text = "\n".join(page.read_text(encoding="utf-8").replace("\\\n", " ") for page in pages)
     found = re.findall(r"python (main\.py|-m \w+) (\S[^`\n]*)", text)
-    return sorted({(program, re.split(r" && | \|| > |  +(?![- ])| \.\.\.", words)[0]) for program, words in found})
+    return sorted({(program, re.split(r' && | \|| > |  +(?![- ])| \.\.\.(?!")', words)[0]) for program, words in found})
 
 
 @pytest.mark.parametrize(("program", "words"), commands_of_the_pages())

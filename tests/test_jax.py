@@ -5,6 +5,7 @@ import os
 import re
 from collections import Counter, deque
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -139,7 +140,8 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
-    on_cpu = CachedNetwork(formats.convert_all(params, packing.packer(dtype)), HPARAMS, engine.new_pass)
+    packed = formats.convert_all(params, packing.packer(dtype))
+    on_cpu = CachedNetwork(packed, HPARAMS, partial(engine.new_pass, threads=1))
     logits = cached(network).logits(x, 4)
     assert logits.dtype == np.float32
     error, of_numpy = (np.abs(found - expected).max() for found in (logits, on_cpu.logits(x, 4)))
