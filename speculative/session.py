@@ -166,7 +166,7 @@ class Session(Generic[AnyOptions]):
         tree = self.options.tree or ()
         if len(tree) >= N:
             raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
-        more = N + n_nodes(tree)
+        more = N + (n_nodes(tree) if tree else 0)
         if len(x) + more > self.n_ctx:
             whose = "" if self.context.role == "target" else f" that {self.context} has"
             raise UserError(
