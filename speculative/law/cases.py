@@ -112,6 +112,15 @@ class Case(NamedTuple):
     def models(self) -> tuple[Callable, Callable]:
         return models_of(self.n_vocab, self.kind, self.number)
 
+    def law(self) -> dict:
+        """The law of the target's first N tokens after the prompt."""
+        target = self.models()[1]
+        law: dict = {(): 1.0}
+        for _ in range(self.N):
+            rows = {text: target([*self.prompt, *text], 1)[0] for text in law}  # [n_vocab] each
+            law = {(*text, j): law[text] * float(q) for text in law for j, q in enumerate(rows[text]) if q}
+        return law
+
 
 # Our own loop drafts N - 1 tokens at most. In the blog's a full acceptance is followed by another window if N >= K + 2,
 # in ours by another draft if N >= K + 3. Each line sees a mistake that no other line sees.
@@ -127,12 +136,3 @@ LINES = [
     ((2, 1, 64, 2, "wide"), 16),
 ]
 CASES = [Case(*line, number) for line, n in LINES for number in range(n)]
-
-
-def law_of_model(model: Callable, n: int, prompt: list[int]) -> dict:
-    """The law of the first n tokens after the prompt."""
-    law: dict = {(): 1.0}
-    for _ in range(n):
-        rows = {text: model([*prompt, *text], 1)[0] for text in law}  # [n_vocab] each
-        law = {(*text, j): law[text] * float(q) for text in law for j, q in enumerate(rows[text]) if q}
-    return law
