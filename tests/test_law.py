@@ -291,6 +291,7 @@ OTHER_MISTAKES = [
     (None, BONUS, "sample(p[-1])"),
     (None, BONUS, "sample(q[-1]) if len(x) < 8 else np.argmax(q[-1])"),
     (None, BONUS, "sample(q[-1 - trust])"),
+    (None, "    while", "    count = 0\n    while", BONUS, "sample(q[-1 - (count > 1)])", "trust = True", "count += 1"),
     (None, BONUS, "sample(tempered(q[-1], 0.8))"),
     (None, BONUS, "sample(top(q[-1], 2))"),
     # the window
@@ -347,6 +348,14 @@ ONLY_SEEN_BY = {
     "pairs": (TEST, "j > 1 and trust or " + TEST),
     "chain": (TEST, "i > 1 and K == 3 or " + TEST),
     "long": (TEST, "i > 2 or " + TEST),
+    "third": (
+        "    while",
+        "    count = 0\n    while",
+        BONUS,
+        "sample(q[-1 - (count > 1)])",
+        "trust = True",
+        "count += 1",
+    ),
     "wide": (FROM, f"top({FROM}, min(50, len(p[0])))"),
 }
 
@@ -502,7 +511,7 @@ CANNOT_TELL = [
     ("raise SystemExit(0)", "line 6: SystemExit: 0"),
     ("raise ValueError('\\x1b[31m')", "line 6: ValueError: "),
     ("return [*x, *[2.5] * N]", "not ids below 3"),
-    ("return None", "it returned NoneType, not tokens"),
+    ("return None", "it returned None, not ids below 3"),
     ("while np.random.random() < 0.5: pass", "no progress: a text takes more than 1,000 random numbers and calls"),
     ("return x", "it returned 0 new tokens in place of 1"),
     ("while True: target_model(x)", "no progress: a text takes more than 1,000 random numbers and calls of a model"),
@@ -539,7 +548,7 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens():
     ("word", "status", "said"),
     [
         ("{file}", 0, "Lossless"),
-        ("{file}:rounded", 1, "Not lossless"),
+        ("{wrong}", 1, "Usual cause: the bonus token is the target's likeliest, not drawn."),
         ("{file}:top", 2, "error: the parameters (p, k) are not those of a sampler"),
         (
             "{file}:nothing",
@@ -551,9 +560,10 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens():
     ],
 )
 def test_the_command(word, status, said, tmp_path):
-    (tmp_path / "mine.py").write_text(HELPERS + LOOP)
-    unknown = (HELPERS + LOOP).replace("np.random.random()", "random.SystemRandom().random()")
-    (tmp_path / "unknown.py").write_text(unknown)
-    done = python("-m", "speculative", "law", word.format(file=tmp_path / "mine.py", unknown=tmp_path / "unknown.py"))
+    files = {"file": (), "wrong": (BONUS, "np.argmax(q[-1])"), "unknown": (U, "random.SystemRandom().random()")}
+    for name, replaced in files.items():
+        source = HELPERS + LOOP.replace(*replaced) if replaced else HELPERS + LOOP
+        (tmp_path / f"{name}.py").write_text(source)
+    done = python("-m", "speculative", "law", word.format(**{name: tmp_path / f"{name}.py" for name in files}))
     assert done.returncode == status
     assert said in done.stdout + done.stderr

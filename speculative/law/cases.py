@@ -9,7 +9,8 @@ from numpy.random import PCG64, Generator
 
 from speculative.filters import GREEDY
 
-SMALLEST = 1e-4  # of the probabilities above 0
+RARE = 2.0**-13  # the least of the target's probabilities above 0
+SMALLEST = RARE / 2  # of the draft's
 
 
 def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
@@ -20,19 +21,19 @@ def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
 
 
 def fine(rng, n_vocab: int, support: int | None = None, forks: float = 1.0) -> np.ndarray:  # -> [n_vocab]
-    """A row of multiples of 2^-16, of every size from 1 down to SMALLEST.
+    """A row of multiples of 2^-16, of every size from 1 down to RARE.
 
     support: that many entries are above 0, in a share `forks` of the rows; else one is."""
     n = 1 if rng.random() > forks else support or n_vocab
     weights = np.exp2(-13 * rng.random(n))  # [n]
-    counts = np.maximum(np.floor(weights / weights.sum() * 2**16), np.ceil(SMALLEST * 2**16))  # [n]
+    counts = np.maximum(np.floor(weights / weights.sum() * 2**16), RARE * 2**16)  # [n]
     counts[counts.argmax()] += 2**16 - counts.sum()  # so that the sum is 1 to the bit
     q = np.zeros(n_vocab, np.float32)  # [n_vocab]
     q[rng.permutation(n_vocab)[:n]] = counts / 2**16
     return q
 
 
-def near(q: np.ndarray, moved: float = 2**-12) -> np.ndarray:  # [n_vocab] -> the same
+def near(q: np.ndarray, moved: float) -> np.ndarray:  # [n_vocab] -> the same
     """The row with this much moved from its largest probability to its smallest."""
     p = q.copy()
     p[q.argmax()] -= moved
@@ -41,12 +42,9 @@ def near(q: np.ndarray, moved: float = 2**-12) -> np.ndarray:  # [n_vocab] -> th
 
 
 def with_rare(rng, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
-    """A fine row with its smallest probability cut to 1 / 4096."""
-    q = fine(rng, n_vocab)
-    i = q.argmin()
-    q[q.argmax()] += q[i] - 2**-12
-    q[i] = 2**-12
-    return q
+    """A fine row whose smallest probability is RARE."""
+    q = fine(rng, n_vocab)  # [n_vocab]
+    return near(q, RARE - q.min())
 
 
 def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
@@ -60,8 +58,8 @@ def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
 KINDS: dict[str, tuple[Callable, Callable]] = {
     "small": (fine, lambda rng, q: fine(rng, len(q))),
     "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
-    "near": (with_rare, lambda rng, q: near(q)),
-    "surer": (with_rare, lambda rng, q: near(q, -(2**-13))),
+    "near": (with_rare, lambda rng, q: near(q, RARE)),
+    "surer": (with_rare, lambda rng, q: near(q, -SMALLEST)),
     "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
     "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest
@@ -107,7 +105,7 @@ class Case(NamedTuple):
 
     @property
     def prompt(self) -> list[int]:
-        return {1: [1], 2: [0, 1], 4: [1, 0, 0, 1]}[self.n_prompt]
+        return [1, 0, 0, 1][: self.n_prompt]
 
     def models(self) -> tuple[Callable, Callable]:
         return models_of(self.n_vocab, self.kind, self.number)
@@ -133,6 +131,7 @@ LINES = [
     ((5, 2, 3, 2, "pairs"), 12),
     ((7, 3, 2, 1, "chain"), 20),
     ((10, 4, 2, 1, "long"), 20),
+    ((6, 1, 2, 1, "chain"), 8),
     ((2, 1, 64, 2, "wide"), 16),
 ]
 CASES = [Case(*line, number) for line, n in LINES for number in range(n)]

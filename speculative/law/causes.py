@@ -1,5 +1,6 @@
 """The cause of a wrong law: each mistake is made in a loop of ours, and named if its laws are the same in all cases."""
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +9,7 @@ from speculative.law.cases import Case
 from speculative.law.forms import decoder_of
 from speculative.law.paths import EXACT, distance
 from speculative.law.texts import law_of_texts
+from speculative.law.traced import NoDistribution
 from speculative.support.errors import UserError
 
 MOST_CASES = 12  # wrong ones, and others, in which a mistake must have the same law
@@ -144,9 +146,15 @@ def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str
         """The law of (the first draft,), of () if there is none."""
 
         def decode_it(draft, target, case, rng):
-            calls: list = []  # of the target
-            decode(draft, lambda x, *n, **named: (calls.append(x), target(x, *n, **named))[1], case, rng)
-            return np.ravel(calls[0])[case.n_prompt :][:1]
+            drafted: list = [()]  # of each call of the target
+
+            def noted(x, *n, **named):
+                drafted.append(np.ravel(x)[case.n_prompt :])
+                return target(x, *n, **named)
+
+            with contextlib.suppress(NoDistribution):
+                decode(draft, noted, case, rng)
+            return drafted[:2][-1][:1]
 
         return law_of_texts(decode_it, case)
 

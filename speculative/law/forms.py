@@ -2,15 +2,16 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from speculative.drafters.base import Context
+from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_drafter
 from speculative.filters import GREEDY
 from speculative.law.texts import Raised, errors_as_lines, ids_of
 from speculative.law.unknown import Unfollowed
-from speculative.sampling import sample, speculative_sampling, token_by_token
+from speculative.sampling import sample, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.user_functions import as_drafter
 
@@ -69,26 +70,25 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
         case [_, _, _, "N", "K"] | [_, "draft_model", _, "N", "K", "rng"]:
             return blogs
         case [_, _, _, "N", "K", "rng", *_]:
-            return decoder_with(loop=function)
+            return decoder_with(function)
         case ["proposal", "q", "rng"]:
-            return decoder_with(rule)
+            return decoder_with(partial(speculative_sampling, accept=rule))
         case ["x", "k", *_]:
             return decoder_with(drafter=as_drafter(function))
         case ["p"] | ["p", "rng"]:
             return one_by_one
         case ["x"]:
-            return decoder_with(with_residual)
+            return decoder_with(partial(speculative_sampling, accept=with_residual))
     raise UserError(f"the parameters ({', '.join(names)}) are not those of a sampler: see python -m speculative law")
 
 
-def decoder_with(rule=token_by_token, drafter=None, loop=speculative_sampling) -> Callable:
-    """Our loop, as decoder_of returns it, of which one part may be another."""
+def decoder_with(loop: Callable = speculative_sampling, drafter: DrafterSpec | None = None) -> Callable:
+    """A loop of our form, or ours with another drafter, as decoder_of returns it."""
 
     def decode(draft, target, case, rng):
         context = Context(case.n_vocab, rng, GREEDY, False, {})
         propose = drafter.chain(context) if drafter else model_drafter(lambda x: draft(x, 1), rng)
-        accept = {} if rule is token_by_token else {"accept": rule}
-        steps = loop(case.prompt, propose, lambda x, n_last=1: target(x, n_last), case.N, case.K, rng, **accept)
+        steps = loop(case.prompt, propose, lambda x, n_last=1: target(x, n_last), case.N, case.K, rng)
         return [token for step in steps for token in step.tokens]
 
     return decode

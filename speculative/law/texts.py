@@ -16,6 +16,8 @@ from speculative.law.paths import TooLarge, Walk, law_of
 from speculative.law.traced import LIBRARIES, NoDistribution, TracedRandom, everywhere
 from speculative.law.unknown import Unfollowed
 from speculative.support.errors import UserError, first_line
+from speculative.user_functions import NOT_IDS
+from speculative.user_functions import ids_of as whole_numbers
 
 MOST_PATHS = 2_000  # of a case
 MOST_SECONDS = 10  # that one path may take
@@ -99,12 +101,10 @@ def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: 
 
 def ids_of(result, n_vocab: int) -> list[int]:
     """The ids of whatever a function returned: a list, a generator, an array or a tensor. Raises Unfollowed."""
-    if not hasattr(result, "__iter__"):
-        raise Unfollowed(f"it returned {type(result).__name__}, not tokens")
-    if not isinstance(result, np.ndarray):
-        result = list(result)
-    with contextlib.suppress(TypeError, ValueError):
-        ids = np.array(result).ravel() if len(result) else np.zeros(0)  # [n]
-        if (ids == ids.astype(int)).all() and (ids >= 0).all() and (ids < n_vocab).all():
-            return ids.astype(int).tolist()
+    if hasattr(result, "__iter__"):
+        result = result if isinstance(result, np.ndarray) else [*result]
+        with contextlib.suppress(*NOT_IDS):
+            ids = whole_numbers(np.ravel(result))
+            if all(0 <= token < n_vocab for token in ids):
+                return ids
     raise Unfollowed(f"it returned {result!r:.60}, not ids below {n_vocab}")
