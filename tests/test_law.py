@@ -18,7 +18,7 @@ from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
 from speculative.law import check as check_law
 from speculative.law.cases import CASES
-from speculative.law.causes import BONUS, FROM, LEFT, LOOP, MISTAKES, REST, TEST, planted
+from speculative.law.causes import BONUS, FROM, LOOP, MISTAKES, REST, TEST, planted
 from speculative.law.forms import decoder_of
 from speculative.law.paths import EXACT, distance, law_of
 from speculative.law.texts import law_of_texts, somebodys_code
@@ -262,11 +262,9 @@ OTHER_MISTAKES = [
     (None, RATIO, "q[max(0, i - 1)][j] / p[i][j]"),
     (None, RATIO, "q[i][j] / p[i - 1][j]"),
     (None, RATIO, "q[i][j] / p[0][j]"),
-    (None, RATIO, "(q[i][j] / p[i][j]) ** 0.5"),
     (None, RATIO, "q[i][j] / p[i][j] + 0.01"),
     (None, RATIO, "q[i][j] / (p[i][j] + 1e-5)"),
     (None, RATIO, "q[i][j] / max(p[i][j], 1e-3)"),
-    (None, RATIO, "1.1 * q[i][j] / p[i][j]"),
     (None, RATIO, "min(0.9, q[i][j] / p[i][j])"),
     (None, RATIO, "min(1, q[i][j] / p[i][j]) * (1 if i == 0 else min(1, q[i - 1][x_draft[n + i - 1]] / p[i - 1][x_draft[n + i - 1]]))"),
     (None, TEST, "0.5 < q[i][j] / p[i][j]"),
@@ -282,9 +280,7 @@ OTHER_MISTAKES = [
     (None, TEST, "len(x) > 5 or " + TEST),
     (None, TEST, "abs(q[i] - p[i]).max() < 0.01 or " + TEST),
     # the token that replaces a rejected draft
-    (None, LEFT, "q[i] - 0.5 * p[i]"),
     (None, REST, f"top({REST}, min(20, len(p[0])))"),
-    (None, REST, f"normalized({REST} ** 2)"),
     (None, REST, "normalized(np.maximum(q[i] - p[i], 1e-3))"),
     (None, REST, "np.maximum(q[i] - p[i], 0) / (np.maximum(q[i] - p[i], 0).sum() + 1e-4)"),
     # the bonus token
@@ -292,7 +288,6 @@ OTHER_MISTAKES = [
     (None, BONUS, "sample(q[-1]) if len(x) < 8 else np.argmax(q[-1])"),
     (None, BONUS, "sample(q[-1 - trust])"),
     (None, "    while", "    count = 0\n    while", BONUS, "sample(q[-1 - (count > 1)])", "trust = True", "count += 1"),
-    (None, BONUS, "sample(tempered(q[-1], 0.8))"),
     (None, BONUS, "sample(top(q[-1], 2))"),
     # the window
     (MORE, "[*x, j]", "[*x, j] if i < 2 else [*x, j, j]"),
@@ -302,11 +297,9 @@ OTHER_MISTAKES = [
     # random numbers
     (TWICE, Q, "        np.random.seed(7)\n        q = "),
     (TWICE, Q, "        rng = np.random.default_rng(K)\n        q = ", "u = np.random", "u = rng", BONUS, "rng.choice(len(q[-1]), p=q[-1])"),
-    (TWICE, f"u = {U}", "u = np.random.default_rng(i).random()"),
     (TWICE, f"u = {U}", "u = np.random.default_rng(5).random()"),
     (TWICE, DRAFT, "np.searchsorted(np.cumsum(p[-1].astype(float)), OF_A_MODULE.random())", f"u = {U}", "u = TWIN.random()"),
     (TWICE, "    while", "    one, two = np.random.default_rng(1), np.random.default_rng(1)\n    while", DRAFT, "one.choice(len(p[-1]), p=p[-1])", f"u = {U}", "u = two.random()"),
-    (FROM_ROWS, CHOICE, "np.random.choice(np.arange(len(p)), size=2, p=p).max()"),
     (FROM_ROWS, CHOICE, "np.random.choice(np.arange(len(p)), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
     (FROM_ROWS, CHOICE, "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
     (FROM_ROWS, CHOICE, "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),

@@ -22,7 +22,7 @@ from speculative.law.cases import CASES, SMALLEST, Case
 from speculative.law.causes import cause_of
 from speculative.law.forms import FORMS, decoder_of
 from speculative.law.paths import EXACT, TooLarge, distance
-from speculative.law.texts import MOST_PATHS, Raised, errors_as_lines, law_of_texts, somebodys_code
+from speculative.law.texts import MOST_PATHS, errors_as_lines, law_of_texts, somebodys_code
 from speculative.law.traced import loaded
 from speculative.support.errors import UserError
 
@@ -73,7 +73,7 @@ def verdict_on(function: Callable) -> Verdict:
             if wrong:
                 break
             raise
-        except Raised as error:  # it may be written for one vocabulary
+        except UserError as error:  # it may be written for one vocabulary
             if case.n_vocab == 3 or not far:
                 raise
             left_out[case.n_vocab] = str(error)
@@ -82,10 +82,8 @@ def verdict_on(function: Callable) -> Verdict:
         wrong += [case] if far[case] > EXACT else []
     covered = coverage([*far], left_out)
     if not wrong:
-        most = max(far.values())
-        return Verdict(
-            True, most, None, None, covered, f"Lossless: {len(far)} cases, largest distance {most:.0e}.\n{covered}"
-        )
+        words = f"Lossless: {len(far)} cases, largest distance {max(far.values()):.0e}.\n{covered}"
+        return Verdict(True, max(far.values()), None, None, covered, words)
     worst = max((case for case in wrong if case[:4] == wrong[0][:4]), key=far.__getitem__)
     words = f"Not lossless: the distance is {far[worst]:.2g}.\n{counterexample(worst, laws[worst])}"
     cause = cause_of(decode, laws, wrong)

@@ -9,7 +9,7 @@ import numpy as np
 from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_drafter
 from speculative.filters import GREEDY
-from speculative.law.texts import Raised, errors_as_lines, ids_of
+from speculative.law.texts import errors_as_lines, ids_of
 from speculative.law.unknown import Unfollowed
 from speculative.sampling import sample, speculative_sampling
 from speculative.support.errors import UserError
@@ -49,8 +49,8 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
         try:
             with errors_as_lines():
                 tokens = ids_of(function(proposal, q, rng), q.shape[1])
-        except Raised as error:  # our loop ends with a window of no drafts, which others do not have
-            if proposal.tokens or isinstance(error.__cause__, UserError):
+        except UserError as error:  # our loop ends with a window of no drafts, which others do not have
+            if proposal.tokens or not error.__cause__ or isinstance(error.__cause__, UserError):
                 raise
             left_out.setdefault("windows without a draft", str(error))
             return [sample(q[-1], rng)]

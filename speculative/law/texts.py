@@ -24,21 +24,17 @@ MOST_SECONDS = 10  # that one path may take
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-class Raised(UserError):
-    """An error that the function raised."""
-
-
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, and not a KeyboardInterrupt that the function raised."""
 
 
 @contextlib.contextmanager
 def errors_as_lines() -> Iterator[None]:
-    """Raise the errors of somebody's code as Raised, with its last line; but not Ctrl-C, and those that law_of or
+    """Raise the errors of somebody's code as UserErrors with its last line; but not Ctrl-C, and those that law_of or
     law_of_texts know."""
     try:
         yield
-    except (NoDistribution, TooLarge, Raised, Interrupted):
+    except (NoDistribution, TooLarge, Interrupted):
         raise
     except BaseException as error:
         outside = [f for f in traceback.extract_tb(error.__traceback__) if not any(p in f.filename for p in LIBRARIES)]
@@ -46,7 +42,7 @@ def errors_as_lines() -> Iterator[None]:
         place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
         name = "" if isinstance(error, UserError) else type(error).__name__
         words = first_line(error) if str(error).strip() else ""
-        raise Raised(f"{place}{': '.join(filter(None, (name, words)))}") from error
+        raise UserError(f"{place}{': '.join(filter(None, (name, words)))}") from error
 
 
 @contextlib.contextmanager
