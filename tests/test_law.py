@@ -293,7 +293,7 @@ OTHER_MISTAKES = [
     (MORE, "[*x, j]", "[*x, j] if i < 2 else [*x, j, j]"),
     (MORE, "x, T = [*x], len(x) + N", "x, T = [*x][-3:], len(x) + N"),
     (None, f"[*x, sample({REST})]", f"[*x_draft[: n + i + (i > 0)], sample({REST})]"),
-    (None, "return x", "return [*x[: T - N], *x[T - N :][::-1]]"),
+    (None, "return x\n", "return [*x[: T - N], *x[T - N :][::-1]]\n"),
     # random numbers
     (TWICE, Q, "        np.random.seed(7)\n        q = "),
     (TWICE, Q, "        rng = np.random.default_rng(K)\n        q = ", "u = np.random", "u = rng", BONUS, "rng.choice(len(q[-1]), p=q[-1])"),
@@ -400,9 +400,9 @@ IN_OTHER_STYLES = [
     ("    while", "    rng = np.random.Generator(np.random.PCG64(7))\n    while", f"u = {U}", "u = rng.random()"),
     ("    while", "    rng = np.random.RandomState(123)\n    while", f"u = {U}", "u = rng.rand()"),
     ("    while", "    random.seed(5)\n    while", f"u = {U}", "u = random.random()"),
-    ("    return x", "    return tuple(x[T - N :])"),
-    ("    return x", "    return np.array([x])"),
-    ("    return x", "    yield from x"),
+    ("return x\n", "return tuple(x[T - N :])\n"),
+    ("return x\n", "return np.array([x])\n"),
+    ("return x\n", "yield from x\n"),
 ]  # fmt: skip
 
 
@@ -475,7 +475,7 @@ OF_WAYS = [
     ("transformers", "np.sum(np.cumsum(rng.uniform(size=m) > ratios) < 1)", "np.sum(rng.uniform(size=m) <= ratios)", None),
     ("vllm", "race(np.maximum(q[i] - p[i], 0), rng)", "race(q[i], rng)", "draw from q, not from max(0, q - p)"),
     ("mlx_lm", "tokens.append(int(rng.choice(len(row), p=row)))", "tokens.append(int(np.argmax(row)))", None),
-    ("llama_cpp", "drawn(np.maximum(q_i - p_i, 0))", "drawn(np.maximum(q_i - p_i[j], 0))", "subtracts a number, the draft's p"),
+    ("llama_cpp", "drawn(np.maximum(q_i - p_i, 0))", "drawn(np.maximum(q_i - p_i[j], 0))", None),
 ]  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def coverage(cases: list[Case], left_out: dict) -> str:
     """These cases in words, and what they cannot see."""
     lists = [", ".join(map(str, sorted({case[i] for case in cases}))) for i in range(4)]  # N, K, n_vocab, n_prompt
     words = f"Covered: vocabularies of {lists[2]} tokens, prompts of {lists[3]}, N = {lists[0]}, K = {lists[1]}, "
-    words += f"probabilities down to {SMALLEST:g}."
+    words += f"probabilities down to {SMALLEST:.0e}."
     for what, reason in left_out.items():
         words += f"\nLeft out: {f'a vocabulary of {what}' if isinstance(what, int) else what} ({reason})."
     return (
