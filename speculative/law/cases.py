@@ -84,15 +84,6 @@ def generator_of(seed: int, *context: int) -> Generator:
     return Generator(PCG64([seed, *context]))
 
 
-@cache
-def models_of(n_vocab: int, kind: str, number: int) -> tuple[Callable, Callable]:
-    """The draft and the target."""
-    target_row, draft_row = KINDS[kind]
-    q = cache(lambda *context: target_row(generator_of(2 * number + 1, *context), n_vocab))
-    p = cache(lambda *context: draft_row(generator_of(2 * number, *context), q(*context)))
-    return model_of(p), model_of(q)
-
-
 class Case(NamedTuple):
     """A pair of random models, and the lengths."""
 
@@ -107,9 +98,15 @@ class Case(NamedTuple):
     def prompt(self) -> list[int]:
         return [1, 0, 0, 1][: self.n_prompt]
 
+    @cache  # noqa: B019, cases are constants
     def models(self) -> tuple[Callable, Callable]:
-        return models_of(self.n_vocab, self.kind, self.number)
+        """The draft and the target."""
+        target_row, draft_row = KINDS[self.kind]
+        q = cache(lambda *context: target_row(generator_of(2 * self.number + 1, *context), self.n_vocab))
+        p = cache(lambda *context: draft_row(generator_of(2 * self.number, *context), q(*context)))
+        return model_of(p), model_of(q)
 
+    @cache  # noqa: B019
     def law(self) -> dict:
         """The law of the target's first N tokens after the prompt."""
         target = self.models()[1]

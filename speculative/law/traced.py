@@ -87,7 +87,7 @@ class TracedRandom:
             return unfollowed(name)
         law = LAWS[name]
 
-        def draw(*parameters, size=None, dtype=None, method=None, **named):
+        def draw(*parameters, size=None, **named):
             n = law.__code__.co_argcount - 1
             parameters, rest = parameters[:n], parameters[n:]
             size = (rest if name == "rand" else rest[0]) if rest else size
