@@ -144,11 +144,7 @@ TREE = {"tree": (2, 1)}
 OF_OUR_OWN = [
     # (where, what stands there, what stands there by mistake, options with which it shows)
     ("sampling:token_by_token", "rng.random() < ratio(q[i], p[i], j)", "rng.random() < 0.7", CHAIN),
-    ("sampling:token_by_token", "ratio(q[i], p[i], j)", "1 / max(1e-9, ratio(q[i], p[i], j))", CHAIN),
-    ("sampling:token_by_token", "ratio(q[i], p[i], j)", "ratio(q[i + 1], p[i], j)", CHAIN),
     ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", CHAIN),
-    ("sampling:token_by_token", "residual(q[i], p[i])", "residual(q[i], p[i].max())", CHAIN),
-    ("sampling:token_by_token", "residual(q[i], p[i])", "residual(p[i], q[i])", CHAIN),
     ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", CHAIN),
     ("sampling:speculative_sampling", "min(K, T - n - 1)", "K", CHAIN),
     ("sampling:max_fn", "x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)", "x_max", TREE),
@@ -224,7 +220,6 @@ def rounded(p):
 DRAFT, U, RATIO = "sample(p[-1])", "np.random.random()", "q[i][j] / p[i][j]"
 CHOICE = "np.random.choice(np.arange(len(p)), p=p)"
 Q, WINDOW = "        q = ", "        for i, j"
-FROM_ROWS = "the drafts are not drawn from the draft model's rows"
 FILTER = "the tokens follow the target's rows without their unlikely tokens: a filter on one side"
 MORE = "more than N tokens are added"
 TWICE = "random numbers are used twice: a seed or a generator of the same seed begins again"
@@ -233,12 +228,10 @@ TWICE = "random numbers are used twice: a seed or a generator of the same seed b
 OTHER_MISTAKES = [
     # (the cause if it is named, what stands in LOOP, what stands there by mistake, ...)
     # drafts
-    (FROM_ROWS, DRAFT, "np.argmax(p[-1])"),
-    (FROM_ROWS, DRAFT, "sample(top(p[-1], 2))"),
-    (FROM_ROWS, DRAFT, "sample(rounded(p[-1]))"),
-    (FROM_ROWS, DRAFT, "sample(tempered(p[-1], 0.7))"),
+    (None, DRAFT, "sample(top(p[-1], 2))"),
+    (None, DRAFT, "sample(rounded(p[-1]))"),
+    (None, DRAFT, "sample(tempered(p[-1], 0.7))"),
     (None, DRAFT, "sample(draft_model(x)[-1])"),
-    (FROM_ROWS, DRAFT, "sample(draft_model(x_draft)[-2:][0])"),
     (None, DRAFT, "sample(draft_model(x_draft[1:] if full else x_draft)[-1])"),
     (None, DRAFT, "sample(draft_model(x_draft[: n - 2] + x_draft[n - 1 :] if full else x_draft)[-1])"),
     (None, DRAFT, "sample(draft_model([*x[:-1], j, *x_draft[n:]] if n > T - N and not full else x_draft)[-1])"),
@@ -300,9 +293,9 @@ OTHER_MISTAKES = [
     (TWICE, f"u = {U}", "u = np.random.default_rng(5).random()"),
     (TWICE, DRAFT, "np.searchsorted(np.cumsum(p[-1].astype(float)), OF_A_MODULE.random())", f"u = {U}", "u = TWIN.random()"),
     (TWICE, "    while", "    one, two = np.random.default_rng(1), np.random.default_rng(1)\n    while", DRAFT, "one.choice(len(p[-1]), p=p[-1])", f"u = {U}", "u = two.random()"),
-    (FROM_ROWS, CHOICE, "np.random.choice(np.arange(len(p)), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
-    (FROM_ROWS, CHOICE, "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
-    (FROM_ROWS, CHOICE, "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),
+    (None, CHOICE, "np.random.choice(np.arange(len(p)), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
+    (None, CHOICE, "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
+    (None, CHOICE, "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),
 ]
 # fmt: on
 ALL_MISTAKES = [*MISTAKES, *OTHER_MISTAKES]
