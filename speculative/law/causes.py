@@ -87,7 +87,7 @@ MISTAKES: list[tuple[str, ...]] = [
     ("the residual reads the first rows of q and p", REST, "positive(q[0] - p[0], q[0])"),
     ("the residual keeps q where it is above p, without subtracting p", LEFT, "np.where(q[i] > p[i], q[i], 0)"),
     ("the residual is not normalised before the draw", f"sample({REST})", "min(sum(np.random.random() > np.cumsum(np.maximum(q[i] - p[i], 0))), len(q[i]) - 1)"),
-    ("the random number of the test is used again to draw the replacement", f"sample({REST})", f"sum(u > np.cumsum({REST}))"),
+    ("the random number of the test is used again to draw the replacement", f"sample({REST})", f"min(sum(u > np.cumsum({REST})), len(q[i]) - 1)"),
     ("the bonus token is drawn from the row of q before the last", BONUS, "sample(q[-2 if len(q) > 1 else -1])"),
     ("the bonus token is drawn from the first row of q", BONUS, "sample(q[0])"),
     ("the bonus token is the target's likeliest, not drawn", BONUS, "np.argmax(q[-1])"),
@@ -130,8 +130,9 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
 
 
 def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str | None:
-    """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
-    law is not the target's."""
+    """Return the mistake that explains all these laws; None if none does, or more than two do.
+
+    wrong: the cases whose law is not the target's."""
     by_cost = sorted(laws, key=lambda case: len(laws[case]) * 9**case.K)
     cases = [case for case in by_cost if case in wrong][:MOST_CASES]
     cases += [case for case in by_cost if case not in wrong][:MOST_CASES]
@@ -152,6 +153,6 @@ def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str
         form = ("IS_BLOGS = HAS_NAN = True", f"IS_BLOGS, HAS_NAN = {is_blogs}, {has_nan}")
         loops = ((name, planted(LOOP, "speculative_sampling", *form, *replaced)) for name, *replaced in MISTAKES)
         found = {name: None for name, loop in loops if has_laws(decoder_of(loop, {}), laws)}
-        if found:
-            return " or ".join(found) if len(found) < 3 else None
+        if 0 < len(found) < 3:
+            return " or ".join(found)
     return None if has_nan else other_rows(laws)

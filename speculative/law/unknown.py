@@ -152,7 +152,7 @@ def rate(steps: tuple, others: tuple) -> float:
     The time is -log(u) if the numbers rise with u, else -log(1 - u). Raises Unfollowed if they are not of one kind.
     """
     first, last = ends_of(steps)
-    times = np.array([0.0005, 0.001, 0.002])  # [3], of the first
+    times = np.array([0.0001, 0.0002, 0.0004])  # [3], of the first
     values = value_at(steps, np.exp(-times) if first < last else -np.expm1(-times))  # [3]
     u = np.array([switch((*others, (np.less, (), (value,)))) for value in values])  # [3], of the other one
     found = -np.log(u if first < last else 1 - u) / times  # [3]
