@@ -1,5 +1,6 @@
 """The cause of a wrong law: each mistake is made in a loop of ours, and named if its laws are the same in all cases."""
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,7 @@ from speculative.law.paths import EXACT, distance
 from speculative.law.texts import law_of_texts
 from speculative.support.errors import UserError
 
-MOST_CASES = 12  # wrong ones, and others, in which a mistake must have the same law
+MOST_CASES = 3  # of a line of CASES, and of its right ones, in which a mistake must have the same law
 
 LOOP = """
 import numpy as np
@@ -133,9 +134,10 @@ def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str
     """Return the mistake that explains all these laws; None if none does, or more than two do.
 
     wrong: the cases whose law is not the target's."""
-    by_cost = sorted(laws, key=lambda case: len(laws[case]) * 9**case.K)
-    cases = [case for case in by_cost if case in wrong][:MOST_CASES]
-    cases += [case for case in by_cost if case not in wrong][:MOST_CASES]
+    lines = defaultdict(list)
+    for case in sorted(laws, key=lambda case: len(laws[case]) * 9**case.K):
+        lines[case not in wrong, case[:5]].append(case)
+    cases = [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
 
     def has_laws(other: Callable, laws: dict[Case, dict], **how) -> bool:
         try:
