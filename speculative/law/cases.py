@@ -20,12 +20,12 @@ def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
     return rng.multinomial(parts, keep / keep.sum()).astype(np.float32) / parts
 
 
-def fine(rng, n_vocab: int, support: int | None = None, forks: float = 1.0) -> np.ndarray:  # -> [n_vocab]
+def fine(rng, n_vocab: int, support: int | None = None, forks=1.0, octaves=13) -> np.ndarray:  # -> [n_vocab]
     """A row of multiples of 2^-16, of every size from 1 down to RARE.
 
     support: that many entries are above 0, in a share `forks` of the rows; else one is."""
     n = 1 if rng.random() > forks else support or n_vocab
-    weights = np.exp2(-13 * rng.random(n))  # [n]
+    weights = np.exp2(-octaves * rng.random(n))  # [n]
     counts = np.maximum(np.floor(weights / weights.sum() * 2**16), RARE * 2**16)  # [n]
     counts[counts.argmax()] += 2**16 - counts.sum()  # so that the sum is 1 to the bit
     q = np.zeros(n_vocab, np.float32)  # [n_vocab]
@@ -64,7 +64,7 @@ KINDS: dict[str, tuple[Callable, Callable]] = {
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
     "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest
     # More tokens than the usual top-k keeps.
-    "wide": (lambda rng, n: fine(rng, n, forks=0.05), lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),
+    "wide": (lambda rng, n: fine(rng, n, forks=0.05, octaves=11), lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),
 }
 
 
