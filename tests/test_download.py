@@ -18,14 +18,12 @@ class Server(http.server.ThreadingHTTPServer):
     """Serves files {path: bytes}. A GET of a path takes the first of its faults: a status, where to close, "page"."""
 
     daemon_threads = True
+    kind = "application/octet-stream"
+    claimed = None  # the length that a HEAD tells, if it is not the body's
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files = files
-        self.faults = {}
-        self.ranges = []  # (path, Range) of each GET
-        self.kind = "application/octet-stream"
-        self.claimed = None  # the length that a HEAD tells, if it is not the body's
+        self.files, self.faults, self.ranges = files, {}, []  # ranges: (path, Range) of each GET
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -125,11 +123,10 @@ def test_a_part_of_an_earlier_run(part, n_asked, server, get, tmp_path):
 
 def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     assert "has 1,000,000 bytes, not 5" in refusal(get, size=5)
-    server.kind = "text/html; charset=utf-8"
-    assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
-    server.kind = "application/octet-stream"
     for server.claimed in (0, -5):
         assert refusal(get) == f"{server.url}{PATH} is not the file: its length is 0 or unknown"
+    server.kind = "text/html; charset=utf-8"
+    assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
     server.files = {}
     assert "404" in refusal(get)
     server.server_close()

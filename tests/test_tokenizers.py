@@ -66,17 +66,6 @@ def write_tokenizer(folder, changes, files):
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
 
-@pytest.fixture
-def read(tmp_path):
-    """(n_vocab, changes, tokenizer_config.json, other files) -> the encoder."""
-
-    def read(n_vocab, changes, config, **files):
-        write_tokenizer(tmp_path, changes, {CONFIG: config} | files)
-        return read_encoder(tmp_path, n_vocab)
-
-    return read
-
-
 def token(text, **flags):
     return dict.fromkeys(FLAGS, False) | {"content": text} | flags
 
@@ -210,11 +199,11 @@ def test_trained_tokenizers_give_the_ids_and_texts_of_their_library(alphabet, sp
         assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_tokens_and_ids_of_which_the_other_has_none(read):
-    both = added(token("[PAD]"), token("too many"))
-    large = read(2100, both, {})
+def test_tokens_and_ids_of_which_the_other_has_none(tmp_path):
+    write_tokenizer(tmp_path, added(token("[PAD]"), token("too many")), {})
+    large = read_encoder(tmp_path, 2100)
     assert large.decode([*large.encode("a b"), *range(2050, 2100)]) == "a b"
-    small = read(2049, both, {})  # a model that was not made larger for the second
+    small = read_encoder(tmp_path, 2049)  # a model that was not made larger for the second
     assert small.decode(small.encode(f"a{END_OF_TEXT}[PAD]")) == f"a{END_OF_TEXT}[PAD]"
     assert "the token 'too many', and the model only the ids below 2049" in refusal(small.encode, "a too many")
 
@@ -238,8 +227,9 @@ SENTENCE |= {"added_tokens": [{"id": i} | token(text, special=True) for i, text 
         ({"config.json": {"eos_token_id": True}, CONFIG: {"eos_token": "not there"}}, -1),
     ],
 )
-def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, read):
-    encoder = read(258, SENTENCE, {}, **files)
+def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, tmp_path):
+    write_tokenizer(tmp_path, SENTENCE, files)
+    encoder = read_encoder(tmp_path, 258)
     assert encoder.eot == eot
     if eot < 0:
         session = Mock(encoder=encoder, most_bytes=32, options=Mock(special=True))
@@ -250,26 +240,25 @@ def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, read):
         assert encoder.to_bytes([0, 1]) == b"<s></s>"
 
 
-@pytest.mark.parametrize(
-    ("changes", "config", "said"),
-    [
-        ({"model": {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}}, {}, "it is a WordLevel"),
-        ({}, {"tokenizer_class": "RobertaTokenizerFast"}, "its tokenizer_class is RobertaTokenizer, not GPT2Tokenizer"),
-        ({"model": MODEL | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
-        ({"model": MODEL | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
-        ({"model": MODEL | {"vocab": {"a": 0.0}}}, {}, ""),
-        ({"model": MODEL | {"vocab": {"a": 2048}}}, {}, "it has ids up to 2048, and the model has 2048 ids"),
-        ({"model": None}, {}, ""),
-        ({"decoder": None}, OWN, "not the bytes of a text"),
-    ],
-)
-def test_a_tokenizer_that_cannot_be_used_is_named(changes, config, said, read):
-    line = refusal(read, 2048, changes, config)
-    assert "tokenizer.json: cannot be used as a byte-level BPE (" in line
+WORDS = {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}
+ROBERTA = {"tokenizer_class": "RobertaTokenizerFast"}
+REFUSED = [
+    ({"model": WORDS}, {}, "its type is 'WordLevel'"),
+    ({}, {CONFIG: ROBERTA}, "its tokenizer_class is RobertaTokenizer, not GPT2Tokenizer"),
+    ({"model": MODEL | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
+    ({"model": MODEL | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
+    ({"model": MODEL | {"vocab": {"a": 0.0}}}, {}, ""),
+    ({"model": MODEL | {"vocab": {"a": 2048}}}, {}, "it has ids up to 2048, and the model has 2048 ids"),
+    ({"model": None}, {}, ""),
+    ({"decoder": None}, {CONFIG: OWN}, "not the bytes of a text"),
+    (None, {"merges.txt": "one line of three words"}, ""),
+]
+
+
+@pytest.mark.parametrize(("changes", "files", "said"), REFUSED)
+def test_a_tokenizer_that_cannot_be_used_is_named(changes, files, said, tmp_path):
+    write_tokenizer(tmp_path, changes, files)
+    line = refusal(read_encoder, tmp_path, 2048)
+    name = "vocab.json" if changes is None else "tokenizer.json"
+    assert line.startswith(f"{tmp_path / name}: cannot be used as a byte-level BPE (")
     assert said in line
-
-
-def test_merges_that_cannot_be_used_are_one_line(tmp_path):
-    write_tokenizer(tmp_path, None, {})
-    (tmp_path / "merges.txt").write_text("one line of three words\n")
-    assert refusal(read_encoder, tmp_path, 2048).startswith(f"{tmp_path / 'vocab.json'}: cannot be used")
