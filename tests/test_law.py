@@ -311,7 +311,7 @@ def test_a_mistake_in_the_blogs_loop_is_seen(replaced):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "replaced"), [(words, replaced) for words, *replaced in ALL_MISTAKES])
+@pytest.mark.parametrize(("words", "replaced"), [(words, replaced) for words, *replaced in ALL_MISTAKES[::3]])
 def test_a_cause_is_named(words, replaced):
     cause = check_law.check_law(in_the_blogs_form(*replaced)).cause
     assert words in cause if words else cause is None
@@ -460,7 +460,7 @@ OF_WAYS = [
     ("gpt_fast", "n = failed[0]", "n = failed[-1]", None),
     ("transformers", "np.sum(np.cumsum(rng.uniform(size=m) > ratios) < 1)", "np.sum(rng.uniform(size=m) <= ratios)", None),
     ("vllm", "race(np.maximum(q[i] - p[i], 0), rng)", "race(q[i], rng)", "draw from q, not from max(0, q - p)"),
-    ("mlx_lm", "tokens.append(int(rng.choice(len(row), p=row)))", "tokens.append(int(np.argmax(row)))", None),
+    ("mlx_lm", "tokens.append(int(rng.choice(len(row), p=row)))", "tokens.append(int(np.argmax(row)))", "a filter on one side"),
     ("llama_cpp", "drawn(np.maximum(q_i - p_i, 0))", "drawn(np.maximum(q_i - p_i[j], 0))", None),
 ]  # fmt: skip
 

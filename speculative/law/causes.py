@@ -11,7 +11,7 @@ from speculative.law.paths import EXACT, distance
 from speculative.law.texts import law_of_texts
 from speculative.support.errors import UserError
 
-MOST_CASES = 3  # of a line of CASES, and of its right ones, in which a mistake must have the same law
+MOST_CASES = 3  # of the wrong ones of a line of CASES, and of its others, in which a mistake must have the same law
 
 LOOP = """
 import numpy as np
@@ -122,7 +122,7 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
             return None
         is_cut |= bool(((q > 0) & (f == 0)).any())
         logs.append((np.log(f[f > 0]), np.log(q[f > 0])))
-    power = float(np.median([np.ptp(f) / np.ptp(q) for f, q in logs if np.ptp(q) > 0]))
+    power = float(np.median([np.ptp(f) / np.ptp(q) for f, q in logs if np.ptp(q) > 0] or [1]))
     if not all(np.allclose(f - f[0], power * (q - q[0]), 1e-4, 1e-4) for f, q in logs):
         return None
     if abs(power - 1) > 0.01:
@@ -131,9 +131,8 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
 
 
 def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str | None:
-    """Return the mistake that explains all these laws; None if none does, or more than two do.
-
-    wrong: the cases whose law is not the target's."""
+    """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
+    law is not the target's."""
     lines = defaultdict(list)
     for case in sorted(laws, key=lambda case: len(laws[case]) * 9**case.K):
         lines[case not in wrong, case[:5]].append(case)
