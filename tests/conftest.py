@@ -19,7 +19,6 @@ from tiny import vocabulary
 import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines.c import engine
 from speculative.law.verify import PROMPTS, verify
 from speculative.measure import decode, predictions
 from speculative.support.errors import guarded
@@ -56,16 +55,6 @@ def pytest_configure(config):
         settings.load_profile("default")
     if config.option.markexpr.startswith("not slow"):
         os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Use one thread: the small models of the tests gain nothing by a second one, and lose much if it waits for a core.
-
-    A test of threads asks for more.
-    """
-    if engine.n_threads != 1:
-        engine.set_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -61,4 +61,4 @@ def test_it_installs_one_name_with_the_workbench(out_of):
     ).split()
     tops = {name.split("/")[0] for name in names}
     assert {name for name in tops if ".dist-info" not in name and name != ".."} == {"speculative"}
-    assert "speculative/cli/web/workbench.html" in names
+    assert {"speculative/cli/web/workbench.html", "speculative/checkpoints/advice.ini"} <= {*names}
