@@ -198,13 +198,7 @@ def chances_by_block(step: Step) -> list[float]:
 
 
 def block() -> Rule:
-    return Rule(
-        "block",
-        block_by_block,
-        explain_block,
-        chances_by_block,
-        formula="Σ min(p / w, q), by block",
-    )
+    return Rule("block", block_by_block, explain_block, chances_by_block, formula="Σ min(p / w, q), by block")
 
 
 # ---- --accept --------------------------------------------------------------------------------------------------------
