@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from tiny import flatten, python, refusal
 
+from speculative import loading
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.cli import outcome
 from speculative.engines import formats
 from speculative.engines.c import pack_files
+from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
@@ -75,7 +77,9 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
 
 def test_pack_then_run_then_run_without(models, command, monkeypatch):
     monkeypatch.setattr(outcome, "PACK_SECONDS", 0)
-    words = f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1"
+    monkeypatch.setattr(loading, "LARGE_BYTES", 0)
+    monkeypatch.setattr(CEngine, "has_fast_int8", lambda engine: True)  # so --fast makes a copy: three packs
+    words = f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1 --fast"
 
     def texts(*more):
         status, out, err = command(*words.split(), "--prompt=the", *more)
@@ -85,10 +89,10 @@ def test_pack_then_run_then_run_without(models, command, monkeypatch):
     before, n_mapped, out = texts()
     assert n_mapped == 0
     assert re.search(rf"\nThe next run begins \d+ s sooner with --pack: \d+ MB in {models}/packed\n", out)
-    assert texts("--pack")[2].count(f"to undo --pack, delete {models / 'packed'}") == 2
-    assert [path.suffix for path in (models / "packed").iterdir()] == [".pack", ".pack"]
+    assert texts("--pack")[2].count(f"to undo --pack, delete {models / 'packed'}") == 3
+    assert [path.suffix for path in (models / "packed").iterdir()] == [".pack"] * 3
     *same, out = texts()
-    assert same == [before, 2]
+    assert same == [before, 3]
     assert "--pack" not in out
     for path in (models / "packed").iterdir():  # as a computer may leave it that loses power
         path.write_bytes(b"")

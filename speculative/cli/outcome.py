@@ -51,8 +51,9 @@ def write_packed(o: Options) -> None:
     models = models_of(o)
     if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
-    parse_drafter(o.drafter)  # raises UserError for a name that is unknown
-    for path in models.write_packed(["target", *roles_of(o.drafter)]):
+    drafter = models.fast_drafter() if o.fast else o.drafter
+    parse_drafter(drafter)  # raises UserError for a name that is unknown
+    for path in models.write_packed(["target", *roles_of(drafter)]):
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
