@@ -19,8 +19,8 @@ from benchmarks.kernels import forward, new_pass, packer
 from benchmarks.tables import parser_of, table, take_turns
 from benchmarks.theory import leviathan_speedup
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.engines.c import engine
 from speculative.engines.model import n_bytes
+from speculative.engines.system import n_cores
 
 CUT = 12  # one layer and one token in so many stays
 SHAPES = {"target": (25, 48), "draft": (12, 12)}  # n_head of 64 channels, n_layer of 1558M and 124M
@@ -38,7 +38,7 @@ def random_model(name: str, dtype: str, narrower: int) -> tuple:
     shapes = checkpoint_shapes(hparams).items()
     params = nested({name: convert(name, rng.uniform(-0.02, 0.02, s).astype(np.float32)) for name, s in shapes})
     held = 8 * hparams["n_layer"] * hparams["n_embd"]
-    return partial(forward, new_pass(params, hparams, dtype)), n_bytes(params), held
+    return partial(forward, new_pass(params, hparams, dtype, n_cores())), n_bytes(params), held
 
 
 def measure(o, dtype: str) -> list[dict]:
@@ -72,5 +72,4 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--narrower", type=int, default=1, help="divide the number of heads by this, for a trial")
     o = parser.parse_args(argv)
-    engine.set_threads()
     print(table([row for dtype in o.dtypes for row in measure(o, dtype)], COLUMNS))

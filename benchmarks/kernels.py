@@ -31,9 +31,9 @@ COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" 
     over_limit:.2f prompt=prompt_tokens (ms)=prompt_ms:.0f"""
 
 
-def new_pass(params: dict, hparams: dict, dtype: str):
+def new_pass(params: dict, hparams: dict, dtype: str, threads: int):
     """run(tokens, n_last, n_past) -> logits. dtype: a weight format, or NumPy for gpt2.py."""
-    return PlainPass(params, hparams) if dtype == "NumPy" else engine.new_pass(params, hparams)
+    return PlainPass(params, hparams) if dtype == "NumPy" else engine.new_pass(params, hparams, threads)
 
 
 def packer(dtype: str):
@@ -53,17 +53,17 @@ def read(memory: np.ndarray, threads: int) -> None:  # [n]
         list(pool.map(np.sum, parts))
 
 
-def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int) -> dict:
+def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int, threads: int) -> dict:
     """The times of a pass, as columns. memory: an array far larger than the caches; reading it in the same rounds gives
     the bandwidth."""
     _, hparams = load_encoder_and_hparams(folder)
     params = load_params(folder, hparams, packer(dtype))
-    run = new_pass(params, hparams, dtype)
+    run = new_pass(params, hparams, dtype, threads)
     if hasattr(run, "tune"):
         forward(run, 1)
         run.tune()
     tasks = {n: partial(forward, run, n) for n in ROWS}
-    times = take_turns(tasks | {"read": partial(read, memory, engine.n_threads or 1)}, rounds)
+    times = take_turns(tasks | {"read": partial(read, memory, threads)}, rounds)
     limit = n_bytes(params) * times["read"] / memory.nbytes
     n_prompt = min(PROMPT, hparams["n_ctx"])
     prompt = take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3)["prompt"]
@@ -81,9 +81,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")
     o = parser.parse_args(argv)
     folders = {model: str(Path(o.models_dir, model)) for model in o.models}
-    engine.set_threads(o.threads)
+    threads = engine.CEngine(o.threads).threads
     memory = np.ones(int(o.memory * 2**27), np.int64)
     rows = []
     for model, weights in tqdm([*product(o.models, o.dtypes)], disable=None):
-        rows.append({"model": model, "weights": weights} | measure(folders[model], weights, memory, o.rounds))
+        rows.append({"model": model, "weights": weights} | measure(folders[model], weights, memory, o.rounds, threads))
     print(table(rows, COLUMNS))

@@ -19,7 +19,6 @@ from tiny import vocabulary
 import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.engines.c import engine
 from speculative.law.verify import PROMPTS, verify
 from speculative.measure import decode, predictions
 from speculative.support.errors import guarded
@@ -59,16 +58,6 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Use one thread: the small models of the tests gain nothing by a second one, and lose much if it waits for a core.
-
-    A test of threads asks for more.
-    """
-    if engine.n_threads != 1:
-        engine.set_threads(1)
-
-
-@pytest.fixture(autouse=True)
 def decoding_once(monkeypatch):
     """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
     monkeypatch.setattr(decode, "SHORT_SECONDS", 0.0)
@@ -96,6 +85,12 @@ def shared():
 def bundled():
     """{"tiny-target" or "tiny-draft": (encoder, hparams, params)}"""
     return {name: load_encoder_hparams_and_params(name, str(MODELS)) for name in ("tiny-target", "tiny-draft")}
+
+
+@pytest.fixture(scope="session")
+def pair():
+    """A session over the bundled pair. A file whose tests need other models defines its own."""
+    return load_pair(demo=True, threads=1)
 
 
 @pytest.fixture(scope="session")

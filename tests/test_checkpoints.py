@@ -1,6 +1,5 @@
 """Folders as Hugging Face's libraries save them: each setting is honoured or named, each token is theirs."""
 
-import errno
 import json
 import math
 import os
@@ -14,16 +13,14 @@ import pytest
 from conftest import write_safetensors
 from scipy.special import erf
 from test_tokenizers import make_tokenizer
-from tiny import ROOT, flatten, on_jax, random_arrays, refusal
+from tiny import ROOT, flatten, random_arrays, refusal
 
 import gpt2
 from encoder import END_OF_TEXT
-from speculative.checkpoints import tensors as tensors_module
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.choice import make_engine
-from speculative.engines.model import CachedNetwork
 from speculative.loading import ModelSpec
 
 TINY = ROOT / "models" / "tiny-target"
@@ -85,12 +82,12 @@ def plain_logits(config, tensors, ids):
 ACTIVATIONS = {
     "gelu": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
     "relu": lambda x: np.maximum(x, 0),
-    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), gpt2.gelu),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), gpt2.gelu),
 }
 
 
 IDS = np.random.default_rng(1).integers(0, CONFIG["vocab_size"], CONFIG["n_positions"])
-CASES = [(i, engine) for i in range(len(SETTINGS)) for engine in ("gpt2.py", "float32")]
+CASES = [(i, engine) for i in range(len(SETTINGS)) for engine in ("numpy", "c")]
 CASES += [(2, "jax"), (3, "jax"), (8, "jax")]  # those that are not honoured in the weights
 
 
@@ -105,17 +102,11 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     (folder / "config.json").rename(folder / name)
     hparams = load_hparams(folder / name)
     read = partial(load_params, str(folder), hparams)
-    if engine == "gpt2.py":
-        model = CachedNetwork(read(), hparams).logits
-    elif engine == "jax":
+    if engine == "jax":
         pytest.importorskip("jax")
-        from speculative.engines.jax.model import cached
-
-        model = cached(on_jax(read, hparams)).logits
-    else:
-        [network] = make_engine("c").load(read, [ModelSpec("target", "model", "", engine, None, hparams)])
-        model = network.logits
-    np.testing.assert_allclose(model(IDS, len(IDS)), plain_logits(config, tensors, IDS), rtol=1e-4, atol=1e-4)
+    [network] = make_engine(engine).load(read, [ModelSpec("target", "model", "", "float32", None, hparams)])
+    expected = plain_logits(config, tensors, IDS)
+    np.testing.assert_allclose(network.logits(IDS, len(IDS)), expected, rtol=1e-4, atol=1e-4)
 
 
 NOT_HONOURED = {
@@ -128,6 +119,8 @@ NOT_HONOURED = {
     "vocab_size": [70.0, True],
     "layer_norm_epsilon": [0.0, "1e-5", math.nan],
     "scale_attn_weights": ["yes", 1],
+    "num_attention_heads": [4],
+    "quantization_config": [{"quant_method": "bitsandbytes"}],
 }
 
 
@@ -136,7 +129,9 @@ def test_a_setting_that_is_not_honoured_is_named(name, tmp_path):
     path = tmp_path / "config.json"
     for value in NOT_HONOURED[name]:
         path.write_text(json.dumps(CONFIG | {name: value}))
-        assert refusal(load_hparams, path).startswith(f"{path}: {name.replace('vocab_size', 'n_vocab')} ")
+        line = refusal(load_hparams, path)
+        assert line.startswith(f"{path}: ")
+        assert f" {name.replace('vocab_size', 'n_vocab')} " in line
 
 
 OTHER_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
@@ -155,13 +150,6 @@ def test_sizes_have_the_names_and_the_defaults_of_transformers(tmp_path):
     ):
         path.write_text(json.dumps(config), encoding="utf-8-sig")  # as some editors save it
         assert load_hparams(path) == expected
-    path.write_text(json.dumps(CONFIG | {"num_attention_heads": 4}))
-    assert "n_head and num_attention_heads should be the same number" in refusal(load_hparams, path)
-    path.write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "bitsandbytes"}}))
-    assert "its quantization_config says that the weights are quantized by 'bitsandbytes'" in refusal(
-        load_hparams, path
-    )
-    path.rename(tmp_path / "hparams.json")
     path.with_name("hparams.json").write_text(json.dumps({"n_vocab": 70, "n_ctx": 24, "n_embd": 12, "n_layer": 3}))
     assert "n_head is null" in refusal(load_hparams, path.with_name("hparams.json"))  # OpenAI's has no defaults
 
@@ -193,11 +181,7 @@ def holding(value):
     [
         ("h0/crossattention/c_attn/w", np.ones((12, 24)), "has tensor 'h0/crossattention/c_attn/w'"),
         ("h1/mlp/c_fc/w", np.ones((12, 44)), "tensor h1/mlp/c_fc/w is (12, 44), and (12, 48) by"),  # pruned
-        (
-            "h0/attn/c_attn/w",
-            np.ones((36, 12)),
-            "is (36, 12) (transposed, as in nanoGPT's checkpoints), and (12, 36) by",
-        ),
+        ("h0/attn/c_attn/w", np.ones((36, 12)), "is (36, 12) (transposed, as in nanoGPT's checkpoints), and"),
         ("lm_head", np.ones((70, 12)), "lm_head.weight is not wte.weight"),
         ("lm_head", np.ones((64, 12)), "lm_head.weight is not wte.weight"),
         ("lm_head/b", np.ones(70), "has tensor 'lm_head/b'"),
@@ -226,28 +210,22 @@ def test_a_head_of_a_training_run_is_left_out_with_one_line(head, tmp_path, caps
     assert line.endswith(f": left out, since the text does not depend on it: {head.partition('/')[0]}")
 
 
-@pytest.mark.parametrize("change", [None, "content", "no cache", "new"])
-def test_files_that_were_checked_are_not_checked_again(change, tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_files_that_were_checked_are_not_checked_again(has_cache, tmp_path, monkeypatch):
     """A note that does not fit is worth nothing, and a cache that cannot be written costs the check, not the run."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if change == "no cache":
+    if not has_cache:
         (tmp_path / "cache").write_text("a file")
     path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
-    if change != "new":
-        monkeypatch.setattr(tensors_module, "FRESH_SECONDS", -1)
-    checks = []
-    isfinite = np.isfinite
-    monkeypatch.setattr(np, "isfinite", lambda x: checks.append(x) or isfinite(x))
+    checks = Mock(wraps=np.isfinite)
+    monkeypatch.setattr(np, "isfinite", checks)
     first = flatten(load_params(str(path.parent), sizes(CONFIG)))
-    n = len(checks)
-    if change == "content":
-        damaged = random_tensors(CONFIG) | {"h0/mlp/c_fc/w": holding(np.nan).astype(np.float32)}
-        path.write_bytes((write_folder(tmp_path / "other", CONFIG, damaged) / path.name).read_bytes())
-        assert "holds NaN or infinity" in refusal(load_params, str(path.parent), sizes(CONFIG))
-        return
+    n = checks.call_count
     second = flatten(load_params(str(path.parent), sizes(CONFIG)))
     assert all((second[name] == array).all() for name, array in first.items())
-    assert len(checks) - n == (n if change else 2)  # of lm_head and wte, which have to be equal
+    assert checks.call_count - n == (2 if has_cache else n)  # of lm_head and wte, which have to be equal
+    write_safetensors(path, random_tensors(CONFIG) | {"h0/mlp/c_fc/w": holding(np.nan).astype(np.float32)})
+    assert "holds NaN or infinity" in refusal(load_params, str(path.parent), sizes(CONFIG))
 
 
 def test_a_file_that_changes_while_it_is_read_is_one_line(tmp_path):
@@ -270,13 +248,6 @@ def test_the_same_weights_under_other_names(prefix, output, tmp_path):
     flat = flatten(load_params(str(folder), sizes(CONFIG)))
     assert flat.keys() == expected.keys()
     assert all((flat[name] == array).all() for name, array in expected.items())
-
-
-def test_a_healthy_file_that_cannot_be_read_is_not_to_be_replaced(tmp_path, monkeypatch):
-    folder = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG))
-    monkeypatch.setattr(tensors_module.mmap, "mmap", Mock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory")))
-    line = refusal(load_params, str(folder), sizes(CONFIG))
-    assert line == f"{folder / 'model.safetensors'}: cannot be read (Cannot allocate memory)"
 
 
 def test_only_a_file_that_was_downloaded_is_to_be_deleted(tmp_path):

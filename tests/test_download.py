@@ -18,14 +18,12 @@ class Server(http.server.ThreadingHTTPServer):
     """Serves files {path: bytes}. A GET of a path takes the first of its faults: a status, where to close, "page"."""
 
     daemon_threads = True
+    kind = "application/octet-stream"
+    claimed = None  # the length that a HEAD tells, if it is not the body's
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files = files
-        self.faults = {}
-        self.ranges = []  # (path, Range) of each GET
-        self.kind = "application/octet-stream"
-        self.claimed = None  # the length that a HEAD tells, if it is not the body's
+        self.files, self.faults, self.ranges = files, {}, []  # ranges: (path, Range) of each GET
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -76,6 +74,7 @@ def at_once(monkeypatch):
 
 
 WEIGHTS = np.random.default_rng(0).bytes(1_000_000)
+SUM = hashlib.sha256(WEIGHTS).hexdigest()
 PATH = "/model/weights"
 
 
@@ -91,10 +90,6 @@ def get(server, tmp_path):
     return lambda **how: download.download(f"{server.url}{PATH}", str(tmp_path / "model" / "weights"), **how)
 
 
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
-
-
 def test_an_interrupted_download_goes_on_and_is_noted(server, get, tmp_path):
     """At once, and when it is started again."""
     server.faults[PATH] = [{"close": 300_000}, "page", 503, {"close": 200_000}, {"close": 0}] + [503] * 5
@@ -102,11 +97,11 @@ def test_an_interrupted_download_goes_on_and_is_noted(server, get, tmp_path):
     assert "it ends at byte 458,752 of 1,000,000" in refusal(get)
     assert "503 Server Error" in refusal(get)
     assert os.listdir(tmp_path / "model") == ["weights.part"]
-    get(sha256=sha256(WEIGHTS), size=len(WEIGHTS))
+    get(sha256=SUM, size=len(WEIGHTS))
     begins = [int(wanted.removeprefix("bytes=").removesuffix("-")) for _, wanted in server.ranges]
     assert begins == [0, *[262144] * 3, *[458752] * 7]
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
-    assert (tmp_path / "model" / "SHA256SUMS").read_text() == f"{sha256(WEIGHTS)}  weights\n"
+    assert (tmp_path / "model" / "SHA256SUMS").read_text() == f"{SUM}  weights\n"
     assert sorted(os.listdir(tmp_path / "model")) == ["SHA256SUMS", "weights"]
 
 
@@ -116,20 +111,19 @@ def test_a_part_of_an_earlier_run(part, n_asked, server, get, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights.part").write_bytes(part)
     if part == b"older":
-        assert "sha256 is wrong" in refusal(get, sha256=sha256(WEIGHTS))
+        assert "sha256 is wrong" in refusal(get, sha256=SUM)
         assert os.listdir(tmp_path / "model") == []
-    get(sha256=sha256(WEIGHTS))
+    get(sha256=SUM)
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
     assert len(server.ranges) == n_asked
 
 
 def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     assert "has 1,000,000 bytes, not 5" in refusal(get, size=5)
-    server.kind = "text/html; charset=utf-8"
-    assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
-    server.kind = "application/octet-stream"
     for server.claimed in (0, -5):
         assert refusal(get) == f"{server.url}{PATH} is not the file: its length is 0 or unknown"
+    server.kind = "text/html; charset=utf-8"
+    assert refusal(get) == f"{server.url}{PATH} is a web page, not the file"
     server.files = {}
     assert "404" in refusal(get)
     server.server_close()

@@ -15,9 +15,9 @@ from speculative.session import Session
 TINY = ROOT / "models" / "tiny-target"
 
 
-def official_vocabulary(folder=TINY):
-    vocab = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-    merges = (folder / "vocab.bpe").read_text(encoding="utf-8").rstrip("\n").split("\n")[1:]
+def bundled_vocabulary():
+    vocab = json.loads((TINY / "encoder.json").read_text(encoding="utf-8"))
+    merges = (TINY / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
     return vocab, [tuple(merge.split(" ")) for merge in merges]
 
 
@@ -31,11 +31,11 @@ def byte_level(model, prefix=False):
     return tokenizer
 
 
-def make_tokenizer(folder=TINY, added=()):
+def make_tokenizer(added=()):
     """The same from OpenAI's files."""
     from tokenizers import models
 
-    vocab, merges = official_vocabulary(folder)
+    vocab, merges = bundled_vocabulary()
     tokenizer = byte_level(models.BPE(vocab=vocab, merges=merges))
     tokenizer.add_special_tokens([END_OF_TEXT])
     tokenizer.add_tokens(list(added))
@@ -57,24 +57,13 @@ def write_tokenizer(folder, changes, files):
     """Write the bundled vocabulary as tokenizer.json with other parts, or as vocab.json and merges.txt (changes is
     None), and other files {name: content}."""
     if changes is None:
-        vocab, merges = official_vocabulary()
+        vocab, merges = bundled_vocabulary()
         (folder / "merges.txt").write_text("".join(f"{a} {b}\n" for a, b in merges), encoding="utf-8")
         files = {"vocab.json": vocab} | files
     else:
         files = {"tokenizer.json": json.loads(make_tokenizer().to_str()) | changes} | files
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
-
-
-@pytest.fixture
-def read(tmp_path):
-    """(n_vocab, changes, tokenizer_config.json, other files) -> the encoder."""
-
-    def read(n_vocab, changes, config, **files):
-        write_tokenizer(tmp_path, changes, {CONFIG: config} | files)
-        return read_encoder(tmp_path, n_vocab)
-
-    return read
 
 
 def token(text, **flags):
@@ -93,7 +82,7 @@ def decoder(*tokens):
 
 def template(single, *texts):
     """A post-processor that puts tokens around each text."""
-    vocab = official_vocabulary()[0]
+    vocab = bundled_vocabulary()[0]
     special = {text: {"id": text, "ids": [vocab[text]], "tokens": [text]} for text in texts}
     kinds = [(part, "SpecialToken" if part in texts else "Sequence") for part in single]
     parts = [{kind: {"id": part, "type_id": 0}} for part, kind in kinds]
@@ -164,11 +153,7 @@ TOKENIZERS = [
     (None, {CONFIG: {"add_bos_token": True}}, [2047, *PLAIN]),
     (None, {CONFIG: {"add_prefix_space": True}}, SPACED),
     (None, {CONFIG: decoder(*MORE)}, ADDED_IDS),
-    (
-        None,
-        {TOKENS: {"<sep>": 2049, "[PAD]": 2048}, MAP: NAMES},
-        [650, 220, 2051, 220, 2049, *PAD[7:14], 2050, 220, 87],
-    ),
+    (None, {TOKENS: IDS, MAP: NAMES}, [650, 220, 2051, 220, 2049, *PAD[7:14], 2050, 220, 87]),
 ]
 
 
@@ -179,29 +164,21 @@ def test_the_ids_are_those_of_transformers(number, tmp_path):
     assert read_encoder(tmp_path, 2060).encode(TEXT) == ids
 
 
-def trained(alphabet, special, lines=200, prefix=False, **settings):
-    """A tokenizer that its own library trains on the bundled text."""
-    from tokenizers import models, pre_tokenizers, trainers
-
-    tokenizer = byte_level(models.BPE(**settings), prefix)
-    how = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()} if alphabet else {}
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[*special], show_progress=False, **how)
-    tokenizer.train_from_iterator((TINY / "held_out.txt").read_text("utf-8").splitlines()[:lines], trainer)
-    return tokenizer
-
-
 OTHER_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 @pytest.mark.parametrize("alphabet", [True, False])
 @pytest.mark.parametrize("special", [(), (END_OF_TEXT,), OTHER_SPECIAL])
-@pytest.mark.parametrize("how", [{"prefix": True}, {"lines": 3}, {"ignore_merges": True}])
-def test_trained_tokenizers_give_the_ids_and_texts_of_their_library(alphabet, special, how, tmp_path):
+@pytest.mark.parametrize(("n_lines", "settings"), [(3, {}), (200, {}), (200, {"ignore_merges": True})])
+def test_trained_tokenizers_give_the_ids_and_texts_of_their_library(alphabet, special, n_lines, settings, tmp_path):
     """Without an alphabet the bytes that have no token are left out."""
-    tokenizer = trained(alphabet, special, **how)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    for name, content in {CONFIG: OWN, "config.json": {"eos_token_id": 2}}.items():
-        (tmp_path / name).write_text(json.dumps(content))
+    from tokenizers import models, pre_tokenizers, trainers
+
+    tokenizer = byte_level(models.BPE(**settings), prefix=n_lines == 200)
+    how = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()} if alphabet else {}
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[*special], show_progress=False, **how)
+    tokenizer.train_from_iterator((TINY / "held_out.txt").read_text("utf-8").splitlines()[:n_lines], trainer)
+    write_tokenizer(tmp_path, json.loads(tokenizer.to_str()), {CONFIG: OWN, "config.json": {"eos_token_id": 2}})
     encoder = read_encoder(tmp_path, tokenizer.get_vocab_size())
     assert encoder.eot == 2
     for text in [*strings(40), "".join(special), "né\u0301 日本 🦄"]:
@@ -210,11 +187,11 @@ def test_trained_tokenizers_give_the_ids_and_texts_of_their_library(alphabet, sp
         assert encoder.decode(ids) == tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_tokens_and_ids_of_which_the_other_has_none(read):
-    both = added(token("[PAD]"), token("too many"))
-    large = read(2100, both, {})
+def test_tokens_and_ids_of_which_the_other_has_none(tmp_path):
+    write_tokenizer(tmp_path, added(token("[PAD]"), token("too many")), {})
+    large = read_encoder(tmp_path, 2100)
     assert large.decode([*large.encode("a b"), *range(2050, 2100)]) == "a b"
-    small = read(2049, both, {})  # a model that was not made larger for the second
+    small = read_encoder(tmp_path, 2049)  # a model that was not made larger for the second
     assert small.decode(small.encode(f"a{END_OF_TEXT}[PAD]")) == f"a{END_OF_TEXT}[PAD]"
     assert "the token 'too many', and the model only the ids below 2049" in refusal(small.encode, "a too many")
 
@@ -238,8 +215,9 @@ SENTENCE |= {"added_tokens": [{"id": i} | token(text, special=True) for i, text 
         ({"config.json": {"eos_token_id": True}, CONFIG: {"eos_token": "not there"}}, -1),
     ],
 )
-def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, read):
-    encoder = read(258, SENTENCE, {}, **files)
+def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, tmp_path):
+    write_tokenizer(tmp_path, SENTENCE, files)
+    encoder = read_encoder(tmp_path, 258)
     assert encoder.eot == eot
     if eot < 0:
         session = Mock(encoder=encoder, most_bytes=32, options=Mock(special=True))
@@ -250,26 +228,25 @@ def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, read):
         assert encoder.to_bytes([0, 1]) == b"<s></s>"
 
 
-@pytest.mark.parametrize(
-    ("changes", "config", "said"),
-    [
-        ({"model": {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}}, {}, "it is a WordLevel"),
-        ({}, {"tokenizer_class": "RobertaTokenizerFast"}, "its tokenizer_class is RobertaTokenizer, not GPT2Tokenizer"),
-        ({"model": MODEL | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
-        ({"model": MODEL | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
-        ({"model": MODEL | {"vocab": {"a": 0.0}}}, {}, ""),
-        ({"model": MODEL | {"vocab": {"a": 2048}}}, {}, "it has ids up to 2048, and the model has 2048 ids"),
-        ({"model": None}, {}, ""),
-        ({"decoder": None}, OWN, "not the bytes of a text"),
-    ],
-)
-def test_a_tokenizer_that_cannot_be_used_is_named(changes, config, said, read):
-    line = refusal(read, 2048, changes, config)
-    assert "tokenizer.json: cannot be used as a byte-level BPE (" in line
+WORDS = {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}
+ROBERTA = {"tokenizer_class": "RobertaTokenizerFast"}
+REFUSED = [
+    ({"model": WORDS}, {}, "its type is 'WordLevel'"),
+    ({}, {CONFIG: ROBERTA}, "its tokenizer_class is RobertaTokenizer, not GPT2Tokenizer"),
+    ({"model": MODEL | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
+    ({"model": MODEL | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
+    ({"model": MODEL | {"vocab": {"a": 0.0}}}, {}, ""),
+    ({"model": MODEL | {"vocab": {"a": 2048}}}, {}, "it has ids up to 2048, and the model has 2048 ids"),
+    ({"model": None}, {}, ""),
+    ({"decoder": None}, {CONFIG: OWN}, "not the bytes of a text"),
+    (None, {"merges.txt": "one line of three words"}, ""),
+]
+
+
+@pytest.mark.parametrize(("changes", "files", "said"), REFUSED)
+def test_a_tokenizer_that_cannot_be_used_is_named(changes, files, said, tmp_path):
+    write_tokenizer(tmp_path, changes, files)
+    line = refusal(read_encoder, tmp_path, 2048)
+    name = "vocab.json" if changes is None else "tokenizer.json"
+    assert line.startswith(f"{tmp_path / name}: cannot be used as a byte-level BPE (")
     assert said in line
-
-
-def test_merges_that_cannot_be_used_are_one_line(tmp_path):
-    write_tokenizer(tmp_path, None, {})
-    (tmp_path / "merges.txt").write_text("one line of three words\n")
-    assert refusal(read_encoder, tmp_path, 2048).startswith(f"{tmp_path / 'vocab.json'}: cannot be used")

@@ -18,7 +18,8 @@ import jax
 import numpy as np
 
 from speculative.drafters.model import model_drafter
-from speculative.engines.c.engine import create_model_fn
+from speculative.engines.choice import choose, make_engine
+from speculative.engines.formats import convert_all
 from speculative.filters import Filters
 from speculative.sampling import speculative_sampling
 from speculative.support.errors import UserError
@@ -31,7 +32,9 @@ from training.network import Model
 
 def decoder(model: Model, temperature: float) -> Callable:
     """-> model(x, n_last), which decodes. The parameters are copied, because training reuses their memory."""
-    return create_model_fn(jax.tree.map(np.array, model.params), model.hparams, Filters(temperature))
+    engine = make_engine(choose("c"))
+    params = convert_all(jax.tree.map(np.array, model.params), engine.converter("float32"))
+    return engine.network(params, model.hparams, "the model").with_probs(Filters(temperature))
 
 
 def decode(ids: list[int], draft_model, target_model, o, rng) -> tuple:

@@ -18,9 +18,8 @@ from speculative.support.errors import UserError, first_line
 from speculative.support.terminal import one_line
 
 EPSILON = 1e-5  # of gpt2.py's layer norm
-SIZES = ("n_vocab", "n_ctx", "n_embd", "n_head", "n_layer")
-# The size that transformers gives a model whose config.json leaves it out, and its names there.
-SIZES_OF_HUGGING_FACE: dict[str, tuple] = {
+# The sizes: the one that transformers gives a model whose config.json leaves it out, and its names there.
+SIZES: dict[str, tuple] = {
     "n_vocab": (50257, "vocab_size"),
     "n_ctx": (1024, "n_positions", "max_position_embeddings"),
     "n_embd": (768, "n_embd", "hidden_size"),
@@ -28,11 +27,8 @@ SIZES_OF_HUGGING_FACE: dict[str, tuple] = {
     "n_layer": (12, "n_layer", "num_hidden_layers"),
 }
 # Hugging Face has several names for a function.
-ACTIVATIONS = {
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_new"),
-    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
-    "relu": "relu",
-}
+ACTIVATIONS = {"gelu_new": "gelu_new", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu"}
+ACTIVATIONS |= dict.fromkeys(("gelu_fast", "gelu_pytorch_tanh", "gelu_accurate"), "gelu_new")
 # The values that are honoured.
 HONOURED = {
     **dict.fromkeys((*SIZES, "n_inner"), range(1, 2**19)),
@@ -59,7 +55,7 @@ def read_config(path: str) -> dict:
     """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
     found = read_object(path)
     config = {name: value for name, value in found.items() if value is not None}
-    for ours, (size, *names) in SIZES_OF_HUGGING_FACE.items():
+    for ours, (size, *names) in SIZES.items():
         given = [found[name] for name in names if name in found]
         if given[1:] and given[0] != given[1]:
             raise UserError(f"{path}: {' and '.join(names)} should be the same number")
@@ -88,14 +84,11 @@ def load_hparams(path: str) -> dict:
     """
     config = read_config(path)
     hparams = {name: config[name] for name in SIZES}
-    if config.get("n_inner", 4 * config["n_embd"]) != 4 * config["n_embd"]:
-        hparams["n_inner"] = config["n_inner"]
-    activation = ACTIVATIONS[config.get("activation_function", "gelu_new")]
-    if activation != "gelu_new":
-        hparams["activation_function"] = activation
-    if "stand_in" in config:
-        hparams["stand_in"] = one_line(str(config["stand_in"])[:200])
-    return hparams
+    of_gpt2 = {"n_inner": 4 * config["n_embd"], "activation_function": "gelu_new", "stand_in": ""}
+    more = {name: config.get(name, usual) for name, usual in of_gpt2.items()}
+    more["activation_function"] = ACTIVATIONS[more["activation_function"]]
+    more["stand_in"] = one_line(str(more["stand_in"])[:200])
+    return hparams | {name: value for name, value in more.items() if value != of_gpt2[name]}
 
 
 def absorb(config: dict, convert: Callable) -> Callable:

@@ -7,19 +7,19 @@ gets its name when its size agrees, and its sha256 if that is known. SHA256SUMS 
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+import re
 from pathlib import Path
 from typing import Any
 
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
-from speculative.checkpoints.tensors import parameter_count
+from speculative.checkpoints.tensors import mapped, parameter_count
 from speculative.support.errors import UserError, first_line
 from speculative.support.files import replacing, size_of
 from speculative.support.progress import working
 
-RETRIES = 4  # of a request without an answer, after 0, 2, 4 and 8 seconds
-NO_NETWORK = 2  # retries if no connection is made
-BUSY = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others the next time
+# Retries of a request that gets no answer, or one that may be another the next time: after 0, 2, 4 and 8 seconds.
+RETRIES: dict[str, Any] = {"total": 4, "connect": 2, "backoff_factor": 1, "raise_on_status": False}
+RETRIES["status_forcelist"] = (408, 425, 429, 500, 502, 503, 504)
 TIMEOUT = 10, 20  # seconds until a server answers, and until the next bytes arrive
 
 
@@ -46,19 +46,14 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
         cause = getattr(error.args[0], "reason", error) if error.args else error  # urllib3's, the last of its tries
         hint = "run again to go on from here, or try another --source; python main.py --demo works without a download"
         raise UserError(f"cannot download {url} ({first_line(cause)}): {hint}") from None
-    found = hashlib.sha256()
-    with open(part, "rb") as f:
-        while chunk := f.read(2**20):
-            found.update(chunk)
-    if (sha256 or found.hexdigest()) != found.hexdigest():
+    found = hashlib.sha256(mapped(part)).hexdigest()
+    if sha256 not in ("", found):
         os.remove(part)
         raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
-    sums = Path(path).with_name("SHA256SUMS")
-    name = os.path.basename(path)
-    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
-    listed = [line for line in lines if not line.endswith(f"  {name}")]
+    sums, name = Path(path).with_name("SHA256SUMS"), os.path.basename(path)
+    text = sums.read_text(encoding="utf-8", errors="replace") if sums.is_file() else ""
     with replacing(sums) as unfinished:
-        Path(unfinished).write_text("\n".join([*listed, f"{found.hexdigest()}  {name}", ""]), encoding="utf-8")
+        Path(unfinished).write_text(re.sub(f".*  {name}\n", "", text) + f"{found}  {name}\n", encoding="utf-8")
     os.replace(part, path)
 
 
@@ -69,11 +64,11 @@ def receive(url: str, part: str, size: int) -> None:
 
     with requests.Session() as session:
         session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
+        session.hooks["response"] = [check]
         for adapter in session.adapters.values():
-            retries = Retry(RETRIES, NO_NETWORK, backoff_factor=1, status_forcelist=BUSY, raise_on_status=False)
-            adapter.max_retries = retries  # type: ignore[attr-defined]
-        with ask(session.head, url, allow_redirects=True) as response:
-            length = int(response.headers.get("Content-Length", 0))
+            adapter.max_retries = Retry(**RETRIES)  # type: ignore[attr-defined]
+        answer = session.head(url, timeout=TIMEOUT, allow_redirects=True)
+        length = int(answer.headers.get("Content-Length", 0))
         if length < 1 or length != (size or length):
             fault = f"it has {length:,} bytes, not {size:,}" if length > 0 else "its length is 0 or unknown"
             raise UserError(f"{url} is not the file: {fault}")
@@ -81,11 +76,13 @@ def receive(url: str, part: str, size: int) -> None:
         if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
             os.remove(part)
         while (n_received := size_of(part)) < length:
-            with ask(session.get, url, headers={"Range": f"bytes={n_received}-"}, stream=True) as response:
-                mode = "ab" if response.status_code == 206 else "wb"  # or the server sends all of it
-                bar = working(f"downloading {part}", length, "B", initial=n_received * (mode == "ab"), unit_scale=True)
-                with bar as bar, open(part, mode) as f, contextlib.suppress(requests.RequestException):
-                    for chunk in response.iter_content(2**16):
+            ranges = {"Range": f"bytes={n_received}-"}
+            with session.get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
+                begin = n_received if answer.status_code == 206 else 0  # or the server sends all of it
+                bar = working(f"downloading {part}", length, "B", initial=begin, unit_scale=True)
+                with bar as bar, open(part, "ab") as f, contextlib.suppress(requests.RequestException):
+                    f.truncate(begin)
+                    for chunk in answer.iter_content(2**16):
                         bar.update(f.write(chunk))
                         if f.tell() > length:  # a server that never ends
                             break
@@ -93,11 +90,8 @@ def receive(url: str, part: str, size: int) -> None:
                 raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
 
 
-@contextlib.contextmanager
-def ask(method: Callable, url: str, **how: Any) -> Iterator[Any]:
-    """Give the answer to a request. Raises UserError for a web page, such as a captive portal's login page."""
-    with method(url, timeout=TIMEOUT, **how) as response:
-        response.raise_for_status()
-        if "text/html" in response.headers.get("Content-Type", ""):
-            raise UserError(f"{url} is a web page, not the file")
-        yield response
+def check(answer: Any, **how: Any) -> None:
+    """Raise UserError for a web page, such as a captive portal's login page, and RequestException for other faults."""
+    answer.raise_for_status()
+    if "text/html" in answer.headers.get("Content-Type", "") and not answer.is_redirect:
+        raise UserError(f"{answer.url} is a web page, not the file")

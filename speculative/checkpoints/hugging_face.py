@@ -31,13 +31,12 @@ def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
             if name in found:
                 raise bad_file(path, f"tensor {one_line(name)!r:.100} is there twice, or in {found[name].path} too")
             found[name] = tensor
-    # Some files also hold the causal mask of each block, h.0.attn.bias.
-    tensors = {name: tensor for name, tensor in found.items() if not re.search(r"/attn/(masked_)?b$", name)}
-    heads = [name for name in tensors if re.match(HEADS, name)]
+    heads = sorted({name.partition("/")[0] for name in found if re.match(HEADS, name)})
     if heads:
-        names = one_line(", ".join(sorted({name.partition("/")[0] for name in heads})))
-        print(f"{tensors[heads[0]].path}: left out, since the text does not depend on it: {names}", file=sys.stderr)
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in heads}
+        named = one_line(", ".join(heads))
+        print(f"{paths[0]}: left out, since the text does not depend on it: {named}", file=sys.stderr)
+    # Some files also hold the causal mask of each block, h.0.attn.bias.
+    tensors = {name: found[name] for name in found if not re.search(rf"^{HEADS}|/attn/(masked_)?b$", name)}
     # Some hold wte once more as lm_head, GPT-2's output matrix, or under that name alone.
     lm_head = tensors.pop("lm_head/w", None)
     wte = tensors.setdefault("wte", lm_head) if lm_head else None

@@ -33,11 +33,10 @@ VOCABULARIES = (("encoder.json", "vocab.bpe"), ("tokenizer.json",), ("vocab.json
 OPTIONAL = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json")
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"  # names the files that belong together
-SHARD = r"model-[0-9]{5}-of-[0-9]{5}\.safetensors"
+SHARD = r"model-[0-9]{5}-of-([0-9]{5})\.safetensors"
 # The files of the hub that are read here.
-SMALL_NAMES = [*SETTINGS, *(name for form in VOCABULARIES for name in form), *OPTIONAL]
+SMALL_NAMES = [*SETTINGS, *chain(*VOCABULARIES), *OPTIONAL]
 WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
-UNKNOWN = f"unknown model size {{!r}}: official models are {', '.join(MODEL_SIZES)}"
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
 
 
@@ -50,22 +49,17 @@ class Checkpoint(NamedTuple):
     vocabulary: Sequence[str]
     weights: Sequence[str]
 
-    def missing(self, weights: bool = True) -> dict[str, list[str]]:
+    def missing(self, weights: bool = True) -> dict[str, Sequence[str]]:
         """Return the files that the folder lacks, by what they hold. weights=False: without those of the weights."""
-        of_weights = "index" if self.weights == [SHARDS] else "weights"
-        wanted = {"settings": [self.settings], "tokens": self.vocabulary, of_weights: self.weights if weights else ()}
-        found = {
-            what: [name for name in names if not os.path.isfile(os.path.join(self.folder, name))]
-            for what, names in wanted.items()
-        }
+        found = {"settings": [self.settings], "tokens": self.vocabulary, "weights": self.weights if weights else ()}
+        for what, names in found.items():
+            found[what] = [name for name in names if not os.path.isfile(os.path.join(self.folder, name))]
         return {what: names for what, names in found.items() if names}
 
 
 def look(folder: str) -> Checkpoint:
     """Look once at a folder, which may not exist: of the forms of each kind of file the first that it has is read.
-
-    Raises UserError if an index of shards is damaged.
-    """
+    Raises UserError if its shards cannot be told apart."""
     names = {*os.listdir(folder)} if os.path.isdir(folder) else set()
     settings = next((name for name in SETTINGS if name in names), SETTINGS[-1])
     forms = VOCABULARIES if settings == "hparams.json" else [*VOCABULARIES[1:], VOCABULARIES[0]]  # of one program
@@ -79,11 +73,12 @@ def weights_of(folder: str, names: set[str]) -> Sequence[str]:
         return [SAFETENSORS]
     if SHARDS in names:
         return shards_of_index(os.path.join(folder, SHARDS))
-    counts = sorted({name[-17:-12] for name in names if re.fullmatch(SHARD, name)})
-    if len(counts) > 1:  # of several saves: only the index knows which belong here
-        return [SHARDS]
+    counts = {shard[1] for shard in (re.fullmatch(SHARD, name) for name in names) if shard}
+    if len(counts) > 1:
+        raise UserError(f"{folder} lacks {SHARDS}, and has shards of several saves: delete those of the others")
     if counts:
-        return [f"model-{i:05}-of-{counts[0]}.safetensors" for i in range(1, int(counts[0]) + 1)]
+        [n] = counts
+        return [f"model-{i + 1:05}-of-{n}.safetensors" for i in range(int(n))]
     prefix = openai.latest_checkpoint(folder)
     in_tf = [f"{prefix or TF_PREFIX}{end}" for end in TF_ENDS]
     return in_tf if prefix or names & {*in_tf} else [SAFETENSORS]
@@ -145,15 +140,14 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
         name = checked(model_size)
     except ValueError as must_be:
         raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
+    if source == "huggingface" and not os.path.isdir(local_folder(name, models_dir)):
+        name = HUGGING_FACE.get(name, name)
     local = local_folder(name, models_dir)
     if os.path.isfile(local):
         raise UserError(f"{local} is a file: give the folder that holds it, with the settings and tokens beside it")
     if is_path(name) and not os.path.isdir(local):
         raise UserError(f"{local} does not exist: give the folder of a model")
-    is_official = name in MODEL_SIZES
-    if source == "huggingface" and is_official and not os.path.isdir(local):
-        return complete_folder(HUGGING_FACE[name], models_dir, weights=weights)
-    on_hub = is_of_hub(name) and not os.path.isdir(local)
+    is_official, on_hub = name in MODEL_SIZES, is_of_hub(name, models_dir)
     weights = weights or not (is_official or on_hub)  # others are not downloaded: they have to be whole
     files = look(model_folder(name, models_dir))
     usual = files.weights in ([SAFETENSORS], [TF_INDEX, TF_DATA])
@@ -165,7 +159,8 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     if missing := files.missing(weights):
         names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names
         names = names.difference(*missing.values())  # a name that is no file
-        help = advice(missing, names, name if on_hub else local, local) if names else UNKNOWN.format(name)
+        help = f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}"
+        help = advice(missing, names, name if on_hub else local, local) if names else help
         raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder
 
@@ -178,17 +173,17 @@ def local_folder(name: str, models_dir: str) -> str:
 def model_folder(name: str, models_dir: str) -> str:
     """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
     library. Only a path leads out of these."""
-    folder = local_folder(name, models_dir)
-    if is_of_hub(name) and not os.path.isdir(folder):
+    if is_of_hub(name, models_dir):
         with contextlib.suppress(UserError):  # it is not in the cache
             return ask_hub("snapshot_download", name, local_files_only=True)
-    return folder
+    return local_folder(name, models_dir)
 
 
-def is_of_hub(name: str) -> bool:
-    """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names that need no owner."""
+def is_of_hub(name: str, models_dir: str) -> bool:
+    """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names that need no owner, without a local folder."""
     repository = name.partition("@")[0]
-    return not is_path(name) and ("/" in repository or repository in WITHOUT_OWNER)
+    is_name = not is_path(name) and ("/" in repository or repository in WITHOUT_OWNER)
+    return is_name and not os.path.isdir(local_folder(name, models_dir))
 
 
 def ask_hub(function: str, name: str, **how) -> Any:

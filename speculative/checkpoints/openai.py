@@ -22,7 +22,8 @@ TYPES = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}  # TensorFlo
 
 def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
     """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
-    return build_params(read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams)
+    index = read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS])
+    return build_params(index, hparams, lambda name, array: array, lambda n_bytes: None)
 
 
 def latest_checkpoint(folder: str) -> str:

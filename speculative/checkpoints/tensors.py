@@ -10,7 +10,6 @@ import hashlib
 import math
 import mmap
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,14 +22,12 @@ from speculative.support.errors import UserError
 from speculative.support.files import cache_home, size_of
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
-FRESH_SECONDS = 2  # in which a file may change again without another time, as some file systems count
-POINTER_SIZE = 1024  # bytes; what git-lfs leaves in the place of a file that it has not fetched is smaller
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
 def bad_file(path: str | os.PathLike, fault: str) -> UserError:
     """Return the UserError for a file that is not what it should be, but can be read. A download lists its files."""
-    if 0 < size_of(path) < POINTER_SIZE and Path(path).read_bytes().startswith(b"version https://git-lfs"):
+    if 0 < size_of(path) < 1024 and Path(path).read_bytes().startswith(b"version https://git-lfs"):
         fault = "a pointer of git-lfs: git lfs pull gets the file"
     folder, name = os.path.split(path)
     sums = Path(folder, "SHA256SUMS")
@@ -54,14 +51,11 @@ class Tensor(NamedTuple):
 
 
 def mapped(path: str | os.PathLike) -> mmap.mmap:
-    """Map a file into memory, to be read. Raises UserError."""
-    try:
-        with open(path, "rb") as f:
-            return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:  # a permission, or memory
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise bad_file(path, "empty") from None
+    """Map a file into memory, to be read. Raises UserError, OSError."""
+    if os.path.getsize(path) == 0:
+        raise bad_file(path, "empty")
+    with open(path, "rb") as f:
+        return mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def masked_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
@@ -96,27 +90,10 @@ def read(tensor: Tensor, name: str, checked: bool = False) -> np.ndarray:  # -> 
 
 
 def states_of(index: dict[str, Tensor]) -> list[tuple]:
-    """Return path, bytes, times of change, file and disk of each file."""
+    """Return path, bytes, times of change and number of each file."""
     paths = sorted({os.path.abspath(tensor.path) for tensor in index.values()})
     found = zip(paths, map(os.stat, paths), strict=True)
-    return [(path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino, at.st_dev) for path, at in found]
-
-
-def note_of(index: dict[str, Tensor], states: list[tuple]) -> Path | None:
-    """Return the empty file that notes, for later runs of this user, that these files were found right. None if there
-    is no home, or if a file is so new that it could change without another time."""
-    if any(max(times) > time.time_ns() - FRESH_SECONDS * 10**9 for _, _, *times, _, _ in states):
-        return None
-    about = [(name, *tensor[2:]) for name, tensor in index.items()]
-    with contextlib.suppress(RuntimeError):
-        return cache_home() / "checked" / hashlib.sha256(repr((about, states)).encode()).hexdigest()
-
-
-def forget(tensor: Tensor) -> None:
-    """Give the memory of a mapped tensor back; the system can read it from the file again."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        begin = tensor.begin - tensor.begin % mmap.PAGESIZE
-        tensor.file.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
+    return [(path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino) for path, at in found]
 
 
 def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
@@ -137,12 +114,7 @@ def parameter_count(hparams: dict) -> int:
     return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
 
 
-def build_params(
-    index: dict[str, Tensor],
-    hparams: dict,
-    convert: Callable[[str, np.ndarray], Any] = lambda name, array: array,
-    progress: Callable[[int], object] = lambda n_bytes: None,
-) -> dict:
+def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, progress: Callable) -> dict:
     """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
     convert("h0/attn/c_attn/w", array), for example, is called for each tensor, in several threads, and its result takes
@@ -161,14 +133,18 @@ def build_params(
             other = " (transposed, as in nanoGPT's checkpoints)" if index[name].shape == shape[::-1] else ""
             raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
     states = states_of(index)
-    note = note_of(index, states)
+    note = None  # an empty file, for later runs of this user
+    with contextlib.suppress(RuntimeError):  # there is no home
+        note = cache_home() / "checked" / hashlib.sha256(repr((index, states)).encode()).hexdigest()
     checked = note is not None and note.exists()
 
     def convert_one(name):
-        array = read(index[name], name, checked).reshape(shapes[name])
+        tensor = index[name]
+        array = read(tensor, name, checked).reshape(shapes[name])
         value = convert(name, array)
-        if value is not array:
-            forget(index[name])
+        if value is not array and hasattr(mmap, "MADV_DONTNEED"):  # the memory goes back: the file still holds it
+            begin = tensor.begin - tensor.begin % mmap.PAGESIZE
+            tensor.file.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
         return value
 
     values = {}

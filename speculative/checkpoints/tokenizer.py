@@ -21,6 +21,8 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+# With a prefix or a suffix their library panics, or drops characters.
+USUAL = {"type": "BPE", "continuing_subword_prefix": "", "end_of_word_suffix": ""}
 SAMPLE = "It's 12 days,\nor so!"
 
 
@@ -75,11 +77,9 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     try:
         about = whole or from_vocab_and_merges(folder)
         model = about["model"] | {"dropout": None}
-        if (kind := model.get("type", "BPE")) != "BPE":
-            raise ValueError(f"it is a {kind}")
-        for name in ("continuing_subword_prefix", "end_of_word_suffix"):  # the library panics, or drops characters
-            if model.get(name):
-                raise ValueError(f"{name} is {model[name]!r}")
+        for name, usual in USUAL.items():
+            if (model.get(name) or usual) != usual:
+                raise ValueError(f"its {name} is {model[name]!r}")
         if (last := max(model["vocab"].values())) >= n_vocab:
             raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")
         numbered, special = tokens_to_add(folder, config, about["added_tokens"])

@@ -34,7 +34,7 @@ def make_engine(
         from speculative.engines.jax.engine import JaxEngine
 
         return JaxEngine(mesh, data_parallel, quiet)
-    return {"c": CEngine, "numpy": Engine}[name](threads)
+    return CEngine(threads) if name == "c" else Engine()
 
 
 def process() -> tuple[int, int]:

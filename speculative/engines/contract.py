@@ -20,10 +20,6 @@ class Engine:
     shares_caches = True  # whether a target and its copies have one cache
     predicts = True  # whether calls of other row counts can be timed after a run, for predictions
 
-    def __init__(self, threads: int | None = None):
-        """threads: at most, if the engine's number of threads can be chosen; None: one for each core."""
-        self.threads = threads
-
     def has_fast_int8(self) -> bool:
         """Return True if a row costs less in int8 than in float32, so that --fast makes a copy of the target."""
         return False

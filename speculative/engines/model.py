@@ -237,14 +237,8 @@ def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vo
     if math.isfinite(np.maximum.reduce(logits, axis=None)):  # max() takes twice as long on a short row
         return
     row = int(np.argmin(np.isfinite(logits.max(axis=-1))))
-    raise not_finite(name, first + row)
-
-
-def not_finite(name: str, position: int) -> UserError:
-    return UserError(
-        f"{name} gives logits that are not finite, at position {position}: its weights are damaged, or too large to "
-        "compute with"
-    )
+    fault = f"gives logits that are not finite, at position {first + row}"
+    raise UserError(f"{name} {fault}: its weights are damaged, or too large to compute with")
 
 
 def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same

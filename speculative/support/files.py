@@ -42,8 +42,6 @@ def write_text(path: str, text: str) -> None:
     """Write a file that the user named, all of it or nothing. If it is a link, the file behind it is written. "-" is
     standard output."""
     if path == "-":
-        if sys.__stdout__ is None:
-            raise UserError("cannot write to standard output: it is closed")
         sys.__stdout__.buffer.write(text.encode("utf-8", "backslashreplace"))
         return sys.__stdout__.flush()
     path = os.path.expanduser(path)

@@ -5,8 +5,6 @@ import ctypes
 import mmap
 import threading
 import time
-from collections import defaultdict
-from itertools import product
 from queue import SimpleQueue
 
 import numpy as np
@@ -211,17 +209,12 @@ class CompiledPass:
         CPUs, formats and row counts it is up to a third faster, with others slower. The smallest time counts, as other
         programs only add to it. It takes a tenth of a second."""
         group = library().rows_of_a_group()
-        tries = [*product((0, PREFETCH_BYTES), enumerate((1, group // 2, group, 2 * group)))]
-        seconds = defaultdict(list)
-        began = time.perf_counter()
-        for turn in range(8):
-            for ahead, (i, n_rows) in tries:
+        for i, n_rows in enumerate((1, group // 2, group, 2 * group)):
+            seconds = []
+            for ahead in (0, PREFETCH_BYTES) * 3:
                 self.prefetch_bytes[i] = ahead
-                seconds[i, ahead].append(self.layer_seconds(n_rows))
-            if turn > 0 and time.perf_counter() - began > 0.1:
-                break
-        for i in range(4):
-            self.prefetch_bytes[i] = min((0, PREFETCH_BYTES), key=lambda ahead: min(seconds[i, ahead]))
+                seconds.append((self.layer_seconds(n_rows), ahead))
+            self.prefetch_bytes[i] = min(seconds)[1]
 
 
 def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]
