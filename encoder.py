@@ -140,7 +140,7 @@ class StreamDecoder:
         stops = [stop] if isinstance(stop, str) else stop or []
         by_token = END_OF_TEXT in stops and encoder.eot >= 0
         self.eot = encoder.eot if by_token else None
-        self.stops = [text.encode() for text in stops if text and not (by_token and text == END_OF_TEXT)]
+        self.stops = tuple(text.encode() for text in stops if text and not (by_token and text == END_OF_TEXT))
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting = b""
         self.stopped = False  # whether the stop text has come; the text after it is dropped
@@ -152,26 +152,23 @@ class StreamDecoder:
             if self.stopped:
                 break
             self.waiting += self.encoder.to_bytes([i])
-            self.stopped = self.first_stop() < len(self.waiting) and self.first_stop() <= self.first_begun()
-        if self.stopped:
-            self.waiting = self.waiting[: self.first_stop()]
-        n = len(self.waiting) if self.stopped else self.first_begun()
+            self.stopped = self.waiting.startswith(self.stops, self.first_stop())
+        n = self.first_stop(whole=self.stopped)
         given, self.waiting = self.waiting[:n], self.waiting[n:]
         return self.utf8.decode(given)
 
-    def first_stop(self):
-        """The index of the first stop text in the waiting bytes; their number if there is none."""
-        return min((self.waiting.find(stop) for stop in self.stops if stop in self.waiting), default=len(self.waiting))
-
-    def first_begun(self):
-        """The index from which the waiting bytes may be the beginning of a stop text; their number if there is none."""
-        n = len(self.waiting)
-        sizes = (i for stop in self.stops for i in range(min(len(stop), n + 1)) if self.waiting.endswith(stop[:i]))
-        return n - max(sizes, default=0)
+    def first_stop(self, whole=False):
+        """The first index of the waiting bytes at which a stop text is or, unless it has to be whole, may have begun;
+        their number if there is none."""
+        for i in range(len(self.waiting)):
+            has_begun = not whole and any(stop.startswith(self.waiting[i:]) for stop in self.stops)
+            if has_begun or self.waiting.startswith(self.stops, i):
+                return i
+        return len(self.waiting)
 
     def flush(self):
         """The end of the text, with U+FFFD for a character that was never completed."""
-        given, self.waiting = self.waiting[: self.first_stop()], b""
+        given, self.waiting = self.waiting[: self.first_stop(whole=True)], b""
         return self.utf8.decode(given, final=True)
 
 

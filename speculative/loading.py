@@ -71,14 +71,15 @@ class Models:
         folder = complete_folder(size, self.models_dir, self.source, weights=False)
         target = self.spec("target") if role == "draft" else None
         encoder, hparams = load_encoder_and_hparams(folder, target and (target.folder, target.encoder))
-        if target:
+        if target and encoder is not target.encoder:
             shared = share(target.encoder, encoder)
             if shared is None:
                 both = f"{size} and {target.size}"
                 raise UserError(f"{both} have different vocabularies, so one cannot draft for the other")
             if not shared.n_shared == target.encoder.n_vocab == encoder.n_vocab:
                 hparams = hparams | {"shared": shared}
-            dtype = self.engine.draft_dtype(target.dtype) if dtype == "auto" else dtype
+        if target and dtype == "auto":
+            dtype = self.engine.draft_dtype(target.dtype)
         return ModelSpec(role, size, folder, dtype, encoder, hparams)
 
     def copy_of_target(self, dtype: str) -> ModelSpec:
@@ -111,18 +112,14 @@ class Models:
             else:
                 loaded = DRAFTERS[role].load(self)
                 self.loaded[role] = Network(loaded) if DRAFTERS[role].model else loaded
-        self.share_caches()
+        for rank, role in enumerate(formats.FORMATS):  # a copy reads entries of more exact copies, not of less exact
+            if role in new and self.shares_cache(role):
+                self.loaded[role].share_cache(self.loaded["target"], rank)
         return [self.loaded[role] for role in networks_of(new)]
 
     def shares_cache(self, role: str) -> bool:
         """Return True for a copy of the target that uses the target's cache."""
         return role in formats.FORMATS and self.engine.shares_caches
-
-    def share_caches(self) -> None:
-        """Let the target's copies use its cache. A copy reads entries of more exact copies, not of less exact ones."""
-        for rank, role in enumerate(formats.FORMATS):
-            if role in self.loaded and self.shares_cache(role):
-                self.loaded[role].share_cache(self.loaded["target"], rank)
 
     def read(self, role: str) -> None:
         """Read a model's weights, downloaded if they are missing; the target's together with those of its copies, from

@@ -149,14 +149,8 @@ def option(default: Any, check: Callable[[Any], Any], help: str, **more: Any) ->
     return field(default=default, metadata={"check": check, "help": help, **more})
 
 
-BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN = (
-    "The blog's run, which is the default",
-    "The text",
-    "The distribution",
-    "The drafter",
-    "The engine",
-    "What is shown",
-)
+BLOG, TEXT, LAW = "The blog's run, which is the default", "The text", "The distribution"
+DRAFT, ENGINE, SHOWN = "The drafter", "The engine", "What is shown"
 
 
 # fmt: off
@@ -227,12 +221,10 @@ DEMO = {
     "models_dir": str(HERE / "models" if (HERE / "models").is_dir() else HERE.parent / "models"),
 }
 
-SET_BY_FAST = ("drafter", "K", "tree", "accept")  # the options that --fast stands for
-
 # Options that cannot be given together.
 CONFLICTS = (
     ({"tree"}, {"K", "batch"}),
-    ({"fast"}, {*SET_BY_FAST}),
+    ({"fast"}, {"drafter", "K", "tree", "accept"}),  # which it stands for
     ({"prompt_file"}, {"prompt"}),
     ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify"}),
@@ -307,12 +299,10 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
             if re.fullmatch("[0-9]+M", values.get(role, "")) and "models_dir" not in values:
                 raise UserError(f"--demo is the bundled pair: leave it out to decode with --{role} {values[role]}")
         values = {name: value for name, value in DEMO.items() if name in names} | values
-    if base and values.get("tree"):
-        values["K"] = FIELDS["K"].default  # not that of base, which a tree does not use
-    if base and base.fast and values.get("fast") is False:
-        values = {name: FIELDS[name].default for name in SET_BY_FAST} | values
-    elif base and {*SET_BY_FAST} & {*values}:
-        values["fast"] = False
+    changed = {name for name, value in values.items() if base and value != getattr(base, name)}
+    for some, others in CONFLICTS:  # an option of base ends if one that excludes it changes
+        ended = (others if some & changed else set()) | (some if others & changed else set())
+        values = {name: FIELDS[name].default for name in names if name in ended} | values
     o = replace(base, **values) if base else kind(**values)
     for group, useless, reason in NO_EFFECT:
         for name in group:

@@ -84,9 +84,8 @@ def one_by_one(
     return Rule(name, accept, explain, chances, accept_tree, **about)
 
 
-def token() -> Rule:
-    """The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens."""
-    return one_by_one("token")._replace(accept=token_by_token)
+# The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens.
+TOKEN = one_by_one("token")._replace(accept=token_by_token)
 
 
 def lenient(b: float) -> Rule:
@@ -180,14 +179,13 @@ def block_residual(proposal: Proposal, q, w: list[float], i: int):  # -> [n_voca
 
 
 def explain_block(step: Step, u) -> tuple[list[dict], np.ndarray]:
-    p, q = step.proposal.p, step.q
-    w, h = block_chances(step.proposal, q)
-    rows = enumerate(zip(u[-1 - step.drafted :], step.proposal.tokens, w[1:], h[1:], strict=False))
+    w, h = block_chances(step.proposal, step.q)
+    rows = zip(u[-1 - step.drafted :], step.proposal.tokens, step.proposal.p, step.q, w[1:], h[1:], strict=False)
     tests = [
-        {"u": u_i, "p": float(p[i][j]), "q": float(q[i][j]), "passed": u_i < h_i, "w": w_i, "h": h_i}
-        for i, (u_i, j, w_i, h_i) in rows
+        {"u": u_i, "p": float(p_i[j]), "q": float(q_i[j]), "passed": u_i < h_i, "w": w_i, "h": h_i}
+        for u_i, j, p_i, q_i, w_i, h_i in rows
     ]
-    return tests, block_residual(step.proposal, q, w, step.accepted)
+    return tests, block_residual(step.proposal, step.q, w, step.accepted)
 
 
 def chances_by_block(step: Step) -> list[float]:
@@ -197,24 +195,15 @@ def chances_by_block(step: Step) -> list[float]:
     return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]
 
 
-def block() -> Rule:
-    return Rule(
-        "block",
-        block_by_block,
-        explain_block,
-        chances_by_block,
-        formula="Σ min(p / w, q), by block",
-    )
+BLOCK = Rule("block", block_by_block, explain_block, chances_by_block, formula="Σ min(p / w, q), by block")
 
 
 # ---- --accept --------------------------------------------------------------------------------------------------------
 
-TOKEN = token()
-
 # name: (the rule's function, the range of its number if it takes one)
 RULES: dict[str, tuple[Callable, tuple | None]] = {
-    "token": (token, None),
-    "block": (block, None),
+    "token": (lambda: TOKEN, None),
+    "block": (lambda: BLOCK, None),
     "lenient": (lenient, (1e-6, 1)),
     "typical": (typical, (1e-6, 0.999999)),
 }

@@ -163,14 +163,14 @@ class Session(Generic[AnyOptions]):
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Return the prompt's ids. Raises UserError if they and N more tokens do not fit into the context."""
         x = self.encode(prompt)
-        tree = self.options.tree
-        extra = n_nodes(tree) if tree else 0
-        whose = "" if self.context.role == "target" else f" that {self.context} has"
-        if tree and len(tree) >= N:
+        tree = self.options.tree or ()
+        if len(tree) >= N:
             raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
-        if len(x) + N + extra > self.n_ctx:
+        more = N + (n_nodes(tree) if tree else 0)
+        if len(x) + more > self.n_ctx:
+            whose = "" if self.context.role == "target" else f" that {self.context} has"
             raise UserError(
-                f"the prompt's {len(x)} tokens and {N + extra} more exceed the context of {self.n_ctx} tokens{whose}: "
+                f"the prompt's {len(x)} tokens and {more} more exceed the context of {self.n_ctx} tokens{whose}: "
                 "shorten the prompt or lower --n_tokens_to_generate"
             )
         return x

@@ -70,7 +70,7 @@ def as_drafter(function: Callable) -> DrafterSpec:
             k = next((n for n in range(1, k) if not context.go_on(1.0)), k)  # its margins are unknown
             proposed = function(np.array(x), k)  # a copy, as x itself is the text
             try:
-                return checked(proposed, k, context.n_vocab, name)
+                return proposal_of(proposed, k, context.n_vocab, name)
             except NOT_IDS as error:
                 raise UserError(f"the drafter {name} should return (tokens, p): {first_line(error)}") from error
 
@@ -79,7 +79,7 @@ def as_drafter(function: Callable) -> DrafterSpec:
     return DrafterSpec(name, drafter)
 
 
-def checked(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
+def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
     """The pair that the function returned, as a Proposal whose rows of p sum to 1.
 
     Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.

@@ -88,6 +88,12 @@ def bundled():
 
 
 @pytest.fixture(scope="session")
+def pair():
+    """A session over the bundled pair. A file whose tests need other models defines its own."""
+    return load_pair(demo=True, threads=1)
+
+
+@pytest.fixture(scope="session")
 def tiny_hparams():
     """A GPT-2 of 35,712 parameters: 143 KB, room enough for a fault in the middle."""
     return {"n_vocab": 260, "n_ctx": 16, "n_embd": 32, "n_head": 4, "n_layer": 2}

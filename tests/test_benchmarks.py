@@ -50,10 +50,10 @@ def description(picture):
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_every_command_runs(name, tmp_path, capfd, monkeypatch):
+def test_every_command_runs(name, pair, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)
     if name == "theory":
-        load_pair(demo=True, temperature=1.0).compare("It was", 20).json(tmp_path / "run.json")
+        pair.changed(temperature=1).compare("It was", 20).json(tmp_path / "run.json")
     words = WORDS[name].replace("OUT", str(tmp_path)).split()
     with pytest.raises(SystemExit) if "--help" in words else nullcontext():
         index.main([name, *words])
@@ -83,10 +83,9 @@ fire.Fire(main)
 """  # as the blog's, without a model
 
 
-def test_the_blogs_code_runs_beside_ours(tmp_path, capfd):
+def test_the_blogs_code_runs_beside_ours(pair, tmp_path, capfd):
     (tmp_path / "picoGPT").mkdir()
     (tmp_path / "main.py").write_text(THEIRS, encoding="utf-8")
-    pair = load_pair(demo=True)
     first = next(pair.autoregressive("It was", 8)).text
     (tmp_path / "picoGPT" / "gpt2.py").write_text(f"GPT2 = {first!r} + '!'", encoding="utf-8")
     words = "--n_tokens_to_generate 8 --draft_model_size tiny-draft --target_model_size tiny-target --prompt"
@@ -114,7 +113,7 @@ def commands_of_the_pages():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     text = "\n".join(page.read_text(encoding="utf-8").replace("\\\n", " ") for page in pages)
     found = re.findall(r"python (main\.py|-m \w+) (\S[^`\n]*)", text)
-    return sorted({(program, re.split(r" && | \|| > |  +(?![- ])| \.\.\.", words)[0]) for program, words in found})
+    return sorted({(program, re.split(r' && | \|| > |  +(?![- ])| \.\.\.(?!")', words)[0]) for program, words in found})
 
 
 @pytest.mark.parametrize(("program", "words"), commands_of_the_pages())

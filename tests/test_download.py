@@ -74,6 +74,7 @@ def at_once(monkeypatch):
 
 
 WEIGHTS = np.random.default_rng(0).bytes(1_000_000)
+SUM = hashlib.sha256(WEIGHTS).hexdigest()
 PATH = "/model/weights"
 
 
@@ -89,10 +90,6 @@ def get(server, tmp_path):
     return lambda **how: download.download(f"{server.url}{PATH}", str(tmp_path / "model" / "weights"), **how)
 
 
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
-
-
 def test_an_interrupted_download_goes_on_and_is_noted(server, get, tmp_path):
     """At once, and when it is started again."""
     server.faults[PATH] = [{"close": 300_000}, "page", 503, {"close": 200_000}, {"close": 0}] + [503] * 5
@@ -100,11 +97,11 @@ def test_an_interrupted_download_goes_on_and_is_noted(server, get, tmp_path):
     assert "it ends at byte 458,752 of 1,000,000" in refusal(get)
     assert "503 Server Error" in refusal(get)
     assert os.listdir(tmp_path / "model") == ["weights.part"]
-    get(sha256=sha256(WEIGHTS), size=len(WEIGHTS))
+    get(sha256=SUM, size=len(WEIGHTS))
     begins = [int(wanted.removeprefix("bytes=").removesuffix("-")) for _, wanted in server.ranges]
     assert begins == [0, *[262144] * 3, *[458752] * 7]
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
-    assert (tmp_path / "model" / "SHA256SUMS").read_text() == f"{sha256(WEIGHTS)}  weights\n"
+    assert (tmp_path / "model" / "SHA256SUMS").read_text() == f"{SUM}  weights\n"
     assert sorted(os.listdir(tmp_path / "model")) == ["SHA256SUMS", "weights"]
 
 
@@ -114,9 +111,9 @@ def test_a_part_of_an_earlier_run(part, n_asked, server, get, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights.part").write_bytes(part)
     if part == b"older":
-        assert "sha256 is wrong" in refusal(get, sha256=sha256(WEIGHTS))
+        assert "sha256 is wrong" in refusal(get, sha256=SUM)
         assert os.listdir(tmp_path / "model") == []
-    get(sha256=sha256(WEIGHTS))
+    get(sha256=SUM)
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
     assert len(server.ranges) == n_asked
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,13 @@ def start(*words):
     return subprocess.Popen([sys.executable, "-u", *words], preexec_fn=default, **pipes)
 
 
+def end(process, number):
+    """Send a signal -> exit status, standard output, standard error."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
 @pytest.mark.parametrize(("number", "status"), ENDINGS)
 def test_a_signal_ends_a_command_and_takes_back_a_file(number, status, tmp_path):
     code = f"""
@@ -45,10 +53,8 @@ errors.guarded(write, "interrupted: and how to go on")
     (tmp_path / "file").write_text("old")
     process = start("-c", code)
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (status, "")
-    assert err == ("interrupted: and how to go on\n" if number == signal.SIGINT else "")
+    said = "interrupted: and how to go on\n" if number == signal.SIGINT else ""
+    assert end(process, number) == (status, "", said)
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
     assert (tmp_path / "file").read_text() == "old"
 
@@ -59,9 +65,8 @@ def test_ctrl_c_shows_the_text_so_far(words, pair_words):
     process = start("main.py", *pair_words, "--prompt=the", "--n_samples=100000", "--quiet", *words.split())
     assert process.stdout.readline() + process.stdout.readline() == "\nAutoregressive Decode\n"
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == 130
+    status, out, err = end(process, signal.SIGINT)
+    assert status == 130
     assert err.endswith("interrupted\n")
     assert "Traceback" not in err
     assert "\nText = the" in out
@@ -126,17 +131,19 @@ def test_an_unforeseen_error_shows_its_traceback():
         guarded(lambda: 1 / 0)
 
 
-def test_a_full_disk_and_a_closed_pipe():
-    done = python("main.py", "--demo", "--quiet", shell='exec "$@" > /dev/full')
-    assert (done.returncode, done.stderr) == (2, "error: cannot write the output: No space left on device\n")
-    done = python("main.py", "--demo", "--stream", shell='{ "$@"; echo $? >&2; } | head -c 1')
-    assert done.stderr == "141\n"
-
-
-@pytest.mark.parametrize(("closed", "words"), [(">&-", "--quiet"), ("2>&-", "--quiet"), ("<&-", "--interactive")])
-def test_a_closed_stream(closed, words):
-    done = python("main.py", "--demo", "-n", "3", words, shell=f'exec "$@" {closed}')
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize(
+    ("shell", "word", "status", "said"),
+    [
+        ('"$@" > /dev/full', "--quiet", 2, "error: cannot write the output: No space left on device\n"),
+        ('{ "$@"; echo $? >&2; } | head -c 1', "--stream", 0, "141\n"),
+        ('"$@" >&-', "--quiet", 0, ""),
+        ('"$@" 2>&-', "--quiet", 0, ""),
+        ('"$@" <&-', "--interactive", 0, ""),
+    ],
+)
+def test_a_stream_that_is_full_or_closed(shell, word, status, said):
+    done = python("main.py", "--demo", "-n", "3", word, shell=shell)
+    assert (done.returncode, done.stderr) == (status, said)
 
 
 def test_an_interruption_before_a_bar_is_told_as_itself(monkeypatch):
@@ -158,11 +165,7 @@ def test_a_file_may_be_standard_output(name):
     """The rest of the output is then on standard error."""
     done = python("main.py", "--demo", "-n", "3", f"--{name}", "-")
     assert (done.returncode, done.stderr.count("Text = ")) == (0, 2)
-    if name == "json":
-        assert json.loads(done.stdout)["options"]["n_tokens_to_generate"] == 3
-    else:
-        assert done.stdout.startswith("<!doctype html>")
-        assert done.stdout.endswith("</html>\n")
+    assert re.fullmatch({"json": r"\{.*\}\n?", "html": "<!doctype html>.*</html>\n"}[name], done.stdout, re.DOTALL)
 
 
 @pytest.mark.parametrize("words", ["", "--quiet", "--stream", "--verbose"])

@@ -78,9 +78,8 @@ def test_a_file_beside_the_users_script_hides_nothing_that_the_package_needs(tmp
     for name in ("utils.py", "main.py", "gpt2.py", "encoder.py", "training.py"):
         (tmp_path / name).write_text("raise SystemExit('this is the user's')")
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "script.py").write_text(LOADS)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    assert python("script.py", ROOT / "models", cwd=tmp_path, env=environment).stdout == "3\n"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # after the folder of the script
+    assert python("-c", LOADS, ROOT / "models", cwd=tmp_path, env=environment).stdout == "3\n"
 
 
 def test_the_method_and_the_network_stand_alone():

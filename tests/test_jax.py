@@ -5,7 +5,7 @@ import os
 import re
 from collections import Counter, deque
 from dataclasses import replace
-from functools import cache
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,14 +36,9 @@ slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def params():
-    """Random parameters, so large that greedy texts do not repeat a token."""
-    return jax.tree.map(lambda a: 1.5 * a, random_params(HPARAMS, seed=1))
-
-
-@pytest.fixture(scope="module")
-def pair(params):
-    """(target, draft), each as (params, hparams)."""
+def pair():
+    """(target, draft), each as (params, hparams): so large that greedy texts do not repeat a token."""
+    params = jax.tree.map(lambda a: 1.5 * a, random_params(HPARAMS, seed=1))
     return (params, HPARAMS), first_layer(params, HPARAMS)
 
 
@@ -90,11 +85,6 @@ def random_prompt(n, seed=0):
 
 def rng(seed=0):
     return np.random.default_rng(seed)
-
-
-def damaged(params):
-    """The same parameters, with a normalisation that is not a number."""
-    return params | {"ln_f": jax.tree.map(lambda a: a * np.float32(np.nan), params["ln_f"])}
 
 
 # ---- The pass --------------------------------------------------------------------------------------------------------
@@ -150,7 +140,8 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
-    on_cpu = CachedNetwork(formats.convert_all(params, packing.packer(dtype)), HPARAMS, engine.new_pass)
+    packed = formats.convert_all(params, packing.packer(dtype))
+    on_cpu = CachedNetwork(packed, HPARAMS, partial(engine.new_pass, threads=1))
     logits = cached(network).logits(x, 4)
     assert logits.dtype == np.float32
     error, of_numpy = (np.abs(found - expected).max() for found in (logits, on_cpu.logits(x, 4)))
@@ -208,37 +199,6 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
     assert equal >= len(lengths) - 2
 
 
-def by_prompt(calls, n):
-    """The Steps of each prompt."""
-    steps = [[] for _ in range(n)]
-    for text_index, step, _ in itertools.chain(*calls):
-        steps[text_index].append(step)
-    return steps
-
-
-@pytest.mark.parametrize("batch", [2, pytest.param(4, marks=slow)])
-def test_a_batch_is_its_prompts_until_the_caller_ends_them(pair, batch):
-    """Those of a group begin together and end one by one; the last group is not full."""
-    prompts = [random_prompt(n) for n in (1, 3, 9, 5, 8, 2, 7)]
-    whole = [python_steps(pair, x, 13, K) for x in prompts]
-    expected = [whole[0][:2], whole[1][:1], *whole[2:]]
-    calls = []
-
-    def stopped(text_index):
-        return len(by_prompt(calls, len(prompts))[text_index]) == len(expected[text_index])
-
-    loop = loop_of(pair)
-    for call in calls_of(loop, prompts, 13, K, rng(), batch, stopped):
-        calls.append(call)
-    assert [*map(outcomes, by_prompt(calls, len(prompts)))] == [*map(outcomes, expected)]
-    assert len({*map(len, expected)}) > 2  # ragged, or nothing was tested
-    groups = [expected[i : i + batch] for i in range(0, len(prompts), batch)]
-    assert len(calls) == sum(max(map(len, group)) for group in groups)
-    for log, n_rows in ((loop.target_log, K + 1), (loop.draft_log, 1)):
-        assert {(call.n_rows, call.derived) for call in log} == {(0, True), (n_rows, True)}
-        assert [call.prefill for call in log].count(True) == len(groups)
-
-
 @pytest.mark.parametrize("K", [0, K])
 def test_the_loop_does_not_copy_the_cache(greedy, K):
     """No computation but the outermost has a result of a cache's size, except a write in place, or a fusion of one."""
@@ -260,19 +220,23 @@ FILTERS = Filters(0.8, top_p=0.9)
 N_ROWS = 5_000
 
 
-@cache
-def over_three_tokens(accept):  # -> the target, the loop
+def by_prompt(calls, n):
+    """The Steps of each prompt."""
+    steps = [[] for _ in range(n)]
+    for text_index, step, _ in itertools.chain(*calls):
+        steps[text_index].append(step)
+    return steps
+
+
+@pytest.fixture(scope="module")
+def over_three_tokens():  # -> the target, the loop
     target, draft = ((random_params(OF_THREE, seed), OF_THREE) for seed in (5, 6))
-    return target, loop_of((target, draft), FILTERS, Filters(0.4, top_p=0.9), parse_rule(accept))
+    return target, loop_of((target, draft), FILTERS, Filters(0.4, top_p=0.9), parse_rule("block"))
 
 
-BY_LAW = [("block", True), *(pytest.param(*case, marks=slow) for case in [("token", True), ("lenient:0.3", False)])]
-
-
-@pytest.mark.parametrize(("accept", "same"), BY_LAW)
-def test_the_texts_are_distributed_as_the_targets_own(accept, same):
-    """All texts of three tokens, in 5,000 rows."""
-    target, loop = over_three_tokens(accept)
+def test_the_texts_are_distributed_as_the_targets_own(over_three_tokens):
+    """All texts of three tokens, in 5,000 rows. The loop is the same for every rule: see test_jax_sampling.py."""
+    target, loop = over_three_tokens
     model = on_numpy(target, FILTERS)
     expected = {}
     for text in itertools.product(range(3), repeat=3):
@@ -285,12 +249,12 @@ def test_the_texts_are_distributed_as_the_targets_own(accept, same):
     assert len(possible) > 8
     chi_square = sum((counts[text] - expected[text]) ** 2 / expected[text] for text in possible)
     degrees = len(possible) - 1
-    assert (chi_square < degrees + 5 * np.sqrt(2 * degrees)) == same
+    assert chi_square < degrees + 5 * np.sqrt(2 * degrees)
 
 
-def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position():
+def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position(over_three_tokens):
     """And not on earlier decodes: a text that begins with another one's first tokens goes on as that one did."""
-    _, loop = over_three_tokens("block")
+    _, loop = over_three_tokens
     x = [2, 0, 1]
 
     def tokens(x, N, seed):
@@ -319,7 +283,9 @@ def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position():
     ],
 )
 def test_logits_that_are_not_finite_are_refused(greedy, monkeypatch, role, model, K, N, position):
-    monkeypatch.setitem(greedy.decoder.params, role, damaged(greedy.decoder.params[role]))
+    params = greedy.decoder.params[role]
+    damaged = params | {"ln_f": jax.tree.map(lambda a: a * np.float32(np.nan), params["ln_f"])}
+    monkeypatch.setitem(greedy.decoder.params, role, damaged)
     arguments = greedy, random_prompt(6), N, K, rng()
     if position is None:
         assert len(steps_of(*arguments)) == 1

@@ -5,6 +5,7 @@ import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import itemgetter
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,7 @@ import jax
 
 from speculative.engines.jax.engine import JaxEngine
 
+OUTCOME = itemgetter("tokens", "drafted", "accepted")  # of an iteration
 PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]
 N = 9
 
@@ -76,20 +78,22 @@ def test_the_loop_in_python_gives_the_same_text_on_both(on_jax, on_numpy, flags)
 
 def test_a_batch_is_its_prompts_each_to_its_stop_text(on_jax, on_numpy, tmp_path):
     """Two groups, of which the second is not full. A window wider than the text costs no more."""
-    stop = "h"  # the first text alone has an h
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
-    out, document = on_jax(prompt=None, prompt_file=path, batch=3, stop=stop, K=1000)
+    out, document = on_jax(prompt=None, prompt_file=path, batch=3, stop="h", K=1000)
+    alone = [on_numpy(prompt=prompt, stop="h", K=1000)[1]["speculative"]["samples"][0] for prompt in PROMPTS]
+    expected = [sample["tokens"] for sample in alone]
+    assert [len(tokens) < N for tokens in expected] == [True, False, False, False]  # the first text alone has an h
+    assert tokens_of(document) == tokens_of(document, "autoregressive") == expected
+    steps = [sample["iterations"] for sample in document["speculative"]["samples"]]
+    for found, known in zip(steps, [sample["iterations"] for sample in alone], strict=True):
+        assert [*map(OUTCOME, found)] == [*map(OUTCOME, known)]
+    assert len({*map(len, steps)}) > 2  # ragged, or nothing was tested
+    assert [found[0]["prefill"] for found in steps] == [True, False, False, True]  # of each group's first text
+    assert document["figures"]["tokens"] == sum(map(len, expected))
     assert [prompt["text"] for prompt in document["prompts"]] == PROMPTS
-    assert tokens_of(document) == tokens_of(document, "autoregressive")
-    for prompt, sample in zip(PROMPTS, document["speculative"]["samples"], strict=True):
-        [alone] = on_numpy(prompt=prompt, stop=stop)[1]["speculative"]["samples"]
-        assert (sample["text"], sample["tokens"]) == (alone["text"], alone["tokens"])
+    for prompt, sample in zip(PROMPTS, alone, strict=True):
         assert out.count(f"Text = {prompt}{sample['text']}\n") == 2
-    lengths = [*map(len, tokens_of(document))]
-    assert lengths[0] < N
-    assert lengths[1:] == [N] * 3
-    assert document["figures"]["tokens"] == sum(lengths)
 
 
 @pytest.mark.slow  # compiles a loop for each of four lookaheads, twice

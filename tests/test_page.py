@@ -7,19 +7,13 @@ import re
 import pytest
 from tiny import ROOT
 
-from speculative import load_pair
-from speculative.measure.page import SCRIPTS, STYLES, VISIBLE, WEB, fill, findings, page, page_data, sha256
+from speculative.measure.page import SCRIPTS, STYLES, VISIBLE, WEB, fill, findings, page, page_data
 from speculative.measure.run import compare
 from speculative.rules import RULES, TOKEN
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
 PROMPT = "Once upon a time"
 SAMPLED = {"temperature": 1, "seed": 4}  # its windows of 4 have 0, 1, 2, 3 and 4 accepted drafts
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair(demo=True, threads=1)
 
 
 def run_of(pair, N=40, prompt=PROMPT, **options):
@@ -64,9 +58,8 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
     for i, shown in zip(sample["iterations"], page_data(run)["iterations"], strict=True):
         drafts, tested, own = i["details"].values()
         assert shown["drafts"] == [[names[token], ""] for token in drafts]
-        assert [test["token"] for test in tested] == drafts[: len(tested)]
         assert (shown["own"]["from"], shown["own"]["token"]) == (own["from"], names[own["token"]])
-        for test, card in zip(tested, shown["tested"], strict=True):
+        for draft, test, card in zip(drafts[: len(tested)], tested, shown["tested"], strict=True):
             u, p, q = (test[name] for name in "upq")
             numbers = [float(x) for x in re.findall(r"\d[\d.]*(?:e-\d+)?", card["formula"])]
             expected = {"token": [u, p, u * p, q], "lenient:0.5": [0.5, u, p, 0.5 * u * p, q]}
@@ -75,7 +68,7 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
             assert bool(re.search("[<>]", card["formula"])) == test["passed"] == card["passed"]
             if accept not in ("block", "typical:0.1"):
                 assert test["passed"] == (numbers[-2] < numbers[-1])
-            assert card["rows"][card["drawn"]][0] == card["token"] == names[test["token"]]
+            assert card["rows"][card["drawn"]][0] == card["token"] == names[draft]
             assert card["rows"] == [[names[token], *chances] for token, *chances in test["top"]]
 
 
@@ -118,7 +111,8 @@ def test_a_speedup_is_said_once_and_with_its_doubt(speedup, doubt, said, headlin
 # ---- The file --------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
+def test_nothing_in_the_data_is_markup_and_the_policy_allows_nothing_else(sampled):
+    """In a browser, each test also finds that nothing else was asked for."""
     html = page(with_prompt_and_text(sampled, HOSTILE))
     assert data_of(html)["prompt"] == HOSTILE
     data = html.partition('id="data">')[2].partition("</script>")[0]
@@ -126,21 +120,16 @@ def test_nothing_in_the_data_is_markup_and_nothing_is_loaded(sampled):
     rest = html.replace(data, "")
     assert rest.count("</script>") == 2
     assert "{{" not in rest
-    assert set(re.findall(r"(.{6})https?:", rest)) == {'href="', 'ntNS("'}  # links, and SVG's name
-    assert not re.search(r"<link(?! rel=\"icon\" href=\"data:,\")|<script src|@import|url\(", rest)
     assert policy_of(html) == POLICY
 
 
-POLICY = ["default-src 'none'", "img-src data:", "style-src 'the style'", "script-src 'the script'"]
+POLICY = ["default-src 'none'", "img-src data:", "style-src '#'", "script-src '#'"]
 
 
 def policy_of(html):
-    """The rules of a page's policy, with these names for the hashes of its style and its script."""
+    """The rules of a page's policy, with # for a hash: a browser uses no script and no style that has another one."""
     policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', html)[1]
-    for tag in ("style", "script"):
-        text = re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)[1]
-        policy = policy.replace(f"'{sha256(text)}'", f"'the {tag}'")
-    return policy.split("; ")
+    return re.sub(r"sha256-[\w+/=]+", "#", policy).split("; ")
 
 
 def test_the_page_in_docs_is_one_of_today():

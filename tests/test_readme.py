@@ -10,7 +10,7 @@ import pytest
 from tiny import ROOT, decoded
 
 from benchmarks.tables import without_numbers
-from speculative import drafters, load_pair, rules, sampling
+from speculative import drafters, rules
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 
@@ -26,23 +26,18 @@ def code_of(function: str, text: str) -> str:
     return re.sub(r"^def .*\n", "", body).strip()
 
 
-@pytest.mark.parametrize("function", ["speculative_sampling", "token_by_token"])
-def test_readme_prints_the_functions_whole(function):
+def test_readme_prints_the_functions_whole_and_they_decode(pair):
     source = (ROOT / "speculative" / "sampling.py").read_text(encoding="utf-8")
-    assert code_of(function, fences("README.md")[0]) == code_of(function, source)
-
-
-def test_the_functions_of_readme_decode_as_the_product_does():
-    session = load_pair(demo=True, temperature=1)
+    printed = fences("README.md")[0]
+    for function in ("speculative_sampling", "token_by_token"):
+        assert code_of(function, printed) == code_of(function, source)
     names = {}
-    exec(fences("README.md")[0], names)
-    x = session.encode(PROMPT)
-
-    def tokens(loop):
-        rng = np.random.default_rng(123)
-        return decoded(loop(x, session.drafter(rng).chain, session.model("target"), 40, 4, rng))
-
-    assert tokens(names["speculative_sampling"]) == tokens(sampling.speculative_sampling)
+    exec(printed, names)
+    session = pair.changed(temperature=1)
+    rng = np.random.default_rng(session.options.seed)
+    models = session.drafter(rng).chain, session.model("target")
+    steps = names["speculative_sampling"](session.encode(PROMPT), *models, 40, 4, rng)
+    assert decoded(steps) == decoded(session.speculative(PROMPT, 40))
 
 
 def test_the_session_of_readme_runs(monkeypatch, tmp_path, capsys):
@@ -55,31 +50,28 @@ def test_the_session_of_readme_runs(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "run.html").stat().st_size > 10_000
 
 
-def test_the_session_of_using_runs(tmp_path, capsys):
+def test_the_session_of_using_runs(capsys):
     names = {}
     exec(fences("docs/using.md")[0], names)
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("Session(target tiny-target float32, draft tiny-draft int8, drafter model, K=4")
     assert len({*shown[1:4]}) == 3
     assert "".join(record["text"] for record in names["records"]) == names["run"].text
-    names["run"].json(tmp_path / "run.json")
-    assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["figures"] == names["run"].figures
 
 
-def test_gpt2_alone_decodes_the_bundled_pair(monkeypatch, capsys):
+def test_gpt2_alone_decodes_the_bundled_pair(pair, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(fences("docs/using.md")[1], {})  # it asserts that both texts are equal
-    session = load_pair(demo=True)
-    text = "".join(step.text for step in session.autoregressive("It was a dark night, and", 20))
+    text = "".join(step.text for step in pair.autoregressive("It was a dark night, and", 20))
     assert capsys.readouterr().out.rstrip("\n") == text.rstrip("\n")
 
 
 @patch.dict(drafters.DRAFTERS)
 @patch.dict(rules.RULES)
-def test_the_drafter_and_the_rule_of_contributing_decode():
+def test_the_drafter_and_the_rule_of_contributing_decode(pair):
     for code in fences("CONTRIBUTING.md"):
         exec(code, {})
-    session = load_pair(demo=True, temperature=1)
+    session = pair.changed(temperature=1)
     again = session.changed(drafter="again").compare("It was", 20)
     assert again.figures["drafted"] > 20
     alpha = [session.changed(accept=rule).compare("It was", 60).figures["alpha"] for rule in ("half", "token")]

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import time
 from collections import Counter, deque
 from statistics import mean
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from conftest import MODELS
 from enumeration import Clock
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import ROOT, encoder_of, refusal
+from tiny import ROOT, encoder_of
 
 from encoder import StreamDecoder
 from speculative import load_pair, texts
@@ -22,19 +21,10 @@ from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.engines.model import Call
 from speculative.measure import predictions
 from speculative.measure.decode import decode, median_run
-from speculative.measure.document import document
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
 from speculative.measure.recorder import Recorder
-from speculative.measure.report import (
-    BLOG_TEXT,
-    advice,
-    blog_line,
-    engine_line,
-    grid,
-    summary,
-    table,
-)
+from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, grid, summary, table
 from speculative.measure.run import Run
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
@@ -46,15 +36,10 @@ BLOG_PROMPT = FIELDS["prompt"].default
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
 
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair("tiny-draft", "tiny-target", MODELS, threads=1)
-
-
 # ---- The figures -----------------------------------------------------------------------------------------------------
 
 DRAFTERS = [("model", 1), ("model", 4), ("model", "auto"), ("prompt_lookup", 3), ("prompt_lookup+model", 5)]
-DRAFTERS += [("int8/model", (6, 3)), ("ngram", 4), ("heads", 3), ("model", "tree"), ("ngram", "tree")]
+DRAFTERS += [("int8/model/ngram", (5, 3, 2)), ("ngram", 4), ("heads", 3), ("model", "tree"), ("ngram", "tree")]
 SETTINGS = [{}, {"temperature": 1.0}, {"temperature": 0.7, "accept": "block"}, {"temperature": 1.0, "stop": "e"}]
 HOW = [(*drafter, SETTINGS[(i + j) % 4]) for i, drafter in enumerate(DRAFTERS) for j in (0, 1)]
 
@@ -80,18 +65,20 @@ def test_the_figures_are_those_of_the_iterations(pair, drafter, K, setting):
     assert sum(f["tested_by_position"]) == len(tested)
     assert sum(f["accepted_by_position"]) == f["accepted"]
     assert sum(tested for _, tested in f["by_source"].values()) == len(tested)
+    windows = [[i["drafted"] for i in mine]]  # of each level
+    for outer, level in zip([f, *f["levels"]], f["levels"], strict=False):
+        windows.append([drafted for i in mine for _, drafted, _ in i["levels"][level["name"]]])
+        assert (level["tokens"], level["drafted"]) == (outer["drafted"], sum(windows[-1]))
+    if isinstance(K, tuple):
+        assert [*map(max, windows)] == [*K]
     assert f["seconds"]["speculative"] == pytest.approx(sum(i["seconds"] for i in mine), abs=0.05)
     parts = sum(f["seconds"][part] for part in ("drafting", "scoring", "rest"))
     assert parts == pytest.approx(f["seconds"]["speculative"])
-    n_plain = sum(i["tokens"] for i in plain)
-    per_token = document["autoregressive"]["seconds"] / n_plain
+    per_token = document["autoregressive"]["seconds"] / sum(i["tokens"] for i in plain)
     assert f["speedup"] == pytest.approx(per_token / (f["seconds"]["speculative"] / n_tokens))
     if f["c"] is not None:
-        assert f["account_blog"] == pytest.approx(
-            f["tokens_per_iteration"] / (f["drafted"] / len(mine) * f["c"] + f["mean_beta"])
-        )
-    for speedups in (f["predicted"] or {}).values():
-        assert all(0 < speedup <= int(K) + 1 for K, speedup in speedups.items())
+        took = f["drafted"] / len(mine) * f["c"] + f["mean_beta"]  # tokens of the target
+        assert f["account_blog"] == pytest.approx(f["tokens_per_iteration"] / took)
 
 
 def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * rows, seed=0):
@@ -358,21 +345,6 @@ def test_origins(step, known, expected):
     assert ", ".join(TextStep(*step, tree=tree, source=known.get("source", [])).origins) == expected
 
 
-def test_drafts_after_the_stop_text_count_as_proposed_and_not_as_accepted():
-    encoder = encoder_of("the", " end", ".,")
-    tokens = encoder.encode("the end.,the")
-    rule = SimpleNamespace(chances=lambda step: [1.0] * 4, explain=None)
-    log = deque()
-
-    def calls():
-        log.append(Call(time.perf_counter(), 0.0, n_read=1, n_rows=6))
-        yield [(0, Step(tokens, Proposal([0] * 5, []), []), None)]
-
-    [i] = text_steps(calls(), [StreamDecoder(encoder, " end")], Report(rule, RecordedRandom(None), {"target": log}))
-    assert (i.tokens, i.drafted, i.accepted) == (tokens[:2], 5, 2)
-    assert (i.alpha, "".join(i.pieces)) == ([1.0] * 2, "the")
-
-
 def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):
     """The loop makes eight calls in ten seconds, and the third completes the stop text."""
     clock = Clock()
@@ -392,14 +364,11 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
     ]
 
 
-def test_the_document_has_no_password_and_its_keys_are_documented(pair, tmp_path):
+def test_the_document_is_the_run_and_its_keys_are_documented(pair, tmp_path):
     run = pair.compare(PROMPT, 16, repeats=1)
     run.json(str(tmp_path / "run.json"))
-    assert ": choose another file" in refusal(run.page, f"{MODELS}/tiny-target/encoder.json")
     assert Run(json.loads((tmp_path / "run.json").read_text())).figures == run.figures
     assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text
-    options = vars(pair.options) | {"source": "https://user:secret@host/path?token=hidden"}
-    assert not re.search("secret|hidden", json.dumps(document(pair, [PROMPT], scripted(N=1), **options)))
     documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8")))
     documented |= {"text", "origins", *TextStep.__dataclass_fields__}  # where they are defined
     [text] = run.document["speculative"]["samples"]

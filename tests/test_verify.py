@@ -48,21 +48,13 @@ SAMPLED = "speculative against the target"
 BROKEN = [
     # (where, what stands there, what stands there by mistake, the check that sees it, options)
     ("sampling:token_by_token", CHANCE, "rng.random() < 0.9", SAMPLED, {}),
-    ("sampling:token_by_token", CHANCE, "rng.random() * ratio(q[i], p[i], j) < 1", SAMPLED, {}),
     ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", SAMPLED, {}),
-    ("sampling:token_by_token", "residual(q[i], p[i])", "residual(p[i], q[i])", SAMPLED, {}),
     ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", "greedy", {}),
     ("engines.model:CachedNetwork.feed", LENGTH, STALE, "greedy", {}),
     ("engines.model:CachedNetwork.feed", LENGTH, STALE, "rows", {}),
     ("engines.model:CachedNetwork.feed", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
     ("engines.model:Model.__call__", "return rows", "return np.nextafter(rows, 1) if n_last > 1 else rows", "rows", {}),
-    (
-        "engines.model:Model.score_tree",
-        "return rows",
-        "return np.concatenate([rows[:-1], np.nextafter(rows[-1:], 1)])",
-        "nodes",
-        {"tree": "2,1"},
-    ),
+    ("engines.model:Model.score_tree", "return rows", "return np.nextafter(rows, 1)", "nodes", {"tree": "2,1"}),
     ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", "drafts against the drafter's p", {}),
 ]
 

@@ -15,6 +15,7 @@ import pytest
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.formats import convert_all as convert
+from speculative.rules import Rule
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -127,6 +128,9 @@ def plant(monkeypatch, place, old, new):
     found = {}
     exec(source.replace(old, new), vars(module), found)
     for user in [one for one_name, one in sys.modules.items() if one_name.startswith("speculative.")]:
-        for attribute in [key for key, value in vars(user).items() if value is function]:
-            monkeypatch.setattr(user, attribute, found[name])
+        for key, value in [*vars(user).items()]:
+            if value is function:
+                monkeypatch.setattr(user, key, found[name])
+            elif isinstance(value, Rule) and value.accept is function:
+                monkeypatch.setattr(user, key, value._replace(accept=found[name]))
     monkeypatch.setattr(owner, name, found[name])

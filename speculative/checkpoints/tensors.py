@@ -96,20 +96,6 @@ def states_of(index: dict[str, Tensor]) -> list[tuple]:
     return [(path, at.st_size, at.st_mtime_ns, at.st_ctime_ns, at.st_ino) for path, at in found]
 
 
-def note_of(index: dict[str, Tensor], states: list[tuple]) -> Path | None:
-    """Return the empty file that notes, for later runs of this user, that these files were found right. None if there
-    is no home."""
-    with contextlib.suppress(RuntimeError):
-        return cache_home() / "checked" / hashlib.sha256(repr((index, states)).encode()).hexdigest()
-
-
-def forget(tensor: Tensor) -> None:
-    """Give the memory of a mapped tensor back; the system can read it from the file again."""
-    if hasattr(mmap, "MADV_DONTNEED"):
-        begin = tensor.begin - tensor.begin % mmap.PAGESIZE
-        tensor.file.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
-
-
 def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
     """Return {name: shape} of every parameter."""
     n = hparams["n_embd"]
@@ -147,14 +133,18 @@ def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, pro
             other = " (transposed, as in nanoGPT's checkpoints)" if index[name].shape == shape[::-1] else ""
             raise bad_file(path, f"tensor {name} is {index[name].shape!s:.100}{other}, and {shape} by its settings")
     states = states_of(index)
-    note = note_of(index, states)
+    note = None  # an empty file, for later runs of this user
+    with contextlib.suppress(RuntimeError):  # there is no home
+        note = cache_home() / "checked" / hashlib.sha256(repr((index, states)).encode()).hexdigest()
     checked = note is not None and note.exists()
 
     def convert_one(name):
-        array = read(index[name], name, checked).reshape(shapes[name])
+        tensor = index[name]
+        array = read(tensor, name, checked).reshape(shapes[name])
         value = convert(name, array)
-        if value is not array:
-            forget(index[name])
+        if value is not array and hasattr(mmap, "MADV_DONTNEED"):  # the memory goes back: the file still holds it
+            begin = tensor.begin - tensor.begin % mmap.PAGESIZE
+            tensor.file.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
         return value
 
     values = {}

@@ -25,9 +25,6 @@ class Stop:
 
     go_on: Callable[[float], bool] | None = None
 
-    def __bool__(self) -> bool:
-        return self.go_on is not None
-
     def __call__(self, margin: float) -> bool:
         return self.go_on is None or self.go_on(margin)
 
@@ -43,7 +40,7 @@ class Context(NamedTuple):
     filters: Filters  # from the draft's logits to p
     greedy: bool  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
     models: Mapping[str, Any]  # by role
-    go_on: Callable[[float], bool] = ALWAYS  # asked after each draft, with its margin (sampling.Proposal)
+    go_on: Stop = ALWAYS  # asked after each draft, with its margin (sampling.Proposal)
 
 
 class DrafterSpec(NamedTuple):

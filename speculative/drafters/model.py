@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import ALWAYS, DrafterSpec
+from speculative.drafters.base import ALWAYS, DrafterSpec, Stop
 from speculative.filters import margins, one_hot
 from speculative.sampling import Proposal, max_fn, sample
 from speculative.trees import Tree
 
 
-def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", go_on: Callable = ALWAYS) -> Callable:
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", stop: Stop = ALWAYS) -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
-    test, and the output would no longer follow the target's distribution. go_on(margin): whether to draft one more.
+    test, and the output would no longer follow the target's distribution. stop.go_on(margin): whether to go on.
     """
 
     def draft(x, k):  # [n], k -> [k], [k, n_vocab]
@@ -25,9 +25,9 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-            if go_on:
+            if stop.go_on:
                 sure += margins(getattr(model, "last_logits", p_i[None]))  # of a function without logits, those of p
-                if not go_on(sure[-1]):
+                if not stop.go_on(sure[-1]):
                     break
         return Proposal(tokens, p, [name] * len(tokens), margins=sure)
 

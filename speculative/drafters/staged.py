@@ -9,16 +9,16 @@ Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative
 
 from collections.abc import Callable
 
-from speculative.drafters.base import ALWAYS
+from speculative.drafters.base import ALWAYS, Stop
 from speculative.filters import margins
 from speculative.sampling import Proposal, speculative_sampling
 
 
 def staged(
-    name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, go_on: Callable = ALWAYS
+    name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, stop: Stop = ALWAYS
 ) -> Callable:
     """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule.
-    go_on(margin): whether to draft more."""
+    stop.go_on(margin): whether to draft more."""
 
     def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= k
         tokens = []
@@ -32,9 +32,9 @@ def staged(
             tokens += step.tokens
             p += [*step.q[:n]]
             source += [*step.proposal.source[: step.accepted], name]  # a step's last token is the model's own
-            if go_on:
+            if stop.go_on:
                 sure += margins(getattr(model, "last_logits", step.q)[:n])
-                if not all(go_on(margin) for margin in sure[-n:]):
+                if not all(map(stop.go_on, sure[-n:])):
                     break
         return Proposal(tokens, p, source, steps, sure)
 

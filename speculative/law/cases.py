@@ -9,7 +9,8 @@ from numpy.random import PCG64, Generator
 
 from speculative.filters import GREEDY
 
-SMALLEST = 1e-4  # of the probabilities above 0
+RARE = 2.0**-13  # the least of the target's probabilities above 0
+SMALLEST = RARE / 2  # of the draft's
 
 
 def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
@@ -19,20 +20,20 @@ def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
     return rng.multinomial(parts, keep / keep.sum()).astype(np.float32) / parts
 
 
-def fine(rng, n_vocab: int, support: int | None = None, forks: float = 1.0) -> np.ndarray:  # -> [n_vocab]
-    """A row of multiples of 2^-16, of every size from 1 down to SMALLEST.
+def fine(rng, n_vocab: int, support: int | None = None, forks=1.0, octaves=13) -> np.ndarray:  # -> [n_vocab]
+    """A row of multiples of 2^-16, of every size from 1 down to RARE.
 
-    support: that many entries are above 0, in a share `forks` of the rows; else one is."""
+    support: that many entries are above 0, in a share `forks` of the rows; else one is. octaves: between weights."""
     n = 1 if rng.random() > forks else support or n_vocab
-    weights = np.exp2(-13 * rng.random(n))  # [n]
-    counts = np.maximum(np.floor(weights / weights.sum() * 2**16), np.ceil(SMALLEST * 2**16))  # [n]
+    weights = np.exp2(-octaves * rng.random(n))  # [n]
+    counts = np.maximum(np.floor(weights / weights.sum() * 2**16), RARE * 2**16)  # [n]
     counts[counts.argmax()] += 2**16 - counts.sum()  # so that the sum is 1 to the bit
     q = np.zeros(n_vocab, np.float32)  # [n_vocab]
     q[rng.permutation(n_vocab)[:n]] = counts / 2**16
     return q
 
 
-def near(q: np.ndarray, moved: float = 2**-12) -> np.ndarray:  # [n_vocab] -> the same
+def near(q: np.ndarray, moved: float) -> np.ndarray:  # [n_vocab] -> the same
     """The row with this much moved from its largest probability to its smallest."""
     p = q.copy()
     p[q.argmax()] -= moved
@@ -41,12 +42,9 @@ def near(q: np.ndarray, moved: float = 2**-12) -> np.ndarray:  # [n_vocab] -> th
 
 
 def with_rare(rng, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
-    """A fine row with its smallest probability cut to 1 / 4096."""
-    q = fine(rng, n_vocab)
-    i = q.argmin()
-    q[q.argmax()] += q[i] - 2**-12
-    q[i] = 2**-12
-    return q
+    """A fine row whose smallest probability is RARE."""
+    q = fine(rng, n_vocab)  # [n_vocab]
+    return near(q, RARE - q.min())
 
 
 def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
@@ -60,13 +58,13 @@ def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
 KINDS: dict[str, tuple[Callable, Callable]] = {
     "small": (fine, lambda rng, q: fine(rng, len(q))),
     "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
-    "near": (with_rare, lambda rng, q: near(q)),
-    "surer": (with_rare, lambda rng, q: near(q, -(2**-13))),
+    "near": (with_rare, lambda rng, q: near(q, RARE)),
+    "surer": (with_rare, lambda rng, q: near(q, -SMALLEST)),
     "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
     "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest
     # More tokens than the usual top-k keeps.
-    "wide": (lambda rng, n: fine(rng, n, forks=0.05), lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),
+    "wide": (lambda rng, n: fine(rng, n, forks=0.05, octaves=11), lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),
 }
 
 
@@ -86,15 +84,6 @@ def generator_of(seed: int, *context: int) -> Generator:
     return Generator(PCG64([seed, *context]))
 
 
-@cache
-def models_of(n_vocab: int, kind: str, number: int) -> tuple[Callable, Callable]:
-    """The draft and the target."""
-    target_row, draft_row = KINDS[kind]
-    q = cache(lambda *context: target_row(generator_of(2 * number + 1, *context), n_vocab))
-    p = cache(lambda *context: draft_row(generator_of(2 * number, *context), q(*context)))
-    return model_of(p), model_of(q)
-
-
 class Case(NamedTuple):
     """A pair of random models, and the lengths."""
 
@@ -107,10 +96,25 @@ class Case(NamedTuple):
 
     @property
     def prompt(self) -> list[int]:
-        return {1: [1], 2: [0, 1], 4: [1, 0, 0, 1]}[self.n_prompt]
+        return [1, 0, 0, 1][: self.n_prompt]
 
+    @cache  # noqa: B019, cases are constants
     def models(self) -> tuple[Callable, Callable]:
-        return models_of(self.n_vocab, self.kind, self.number)
+        """The draft and the target."""
+        target_row, draft_row = KINDS[self.kind]
+        q = cache(lambda *context: target_row(generator_of(2 * self.number + 1, *context), self.n_vocab))
+        p = cache(lambda *context: draft_row(generator_of(2 * self.number, *context), q(*context)))
+        return model_of(p), model_of(q)
+
+    @cache  # noqa: B019
+    def law(self) -> dict:
+        """The law of the target's first N tokens after the prompt."""
+        target = self.models()[1]
+        law: dict = {(): 1.0}
+        for _ in range(self.N):
+            rows = {text: target([*self.prompt, *text], 1)[0] for text in law}  # [n_vocab] each
+            law = {(*text, j): law[text] * float(q) for text in law for j, q in enumerate(rows[text]) if q}
+        return law
 
 
 # Our own loop drafts N - 1 tokens at most. In the blog's a full acceptance is followed by another window if N >= K + 2,
@@ -124,15 +128,7 @@ LINES = [
     ((5, 2, 3, 2, "pairs"), 12),
     ((7, 3, 2, 1, "chain"), 20),
     ((10, 4, 2, 1, "long"), 20),
+    ((6, 1, 2, 1, "chain"), 8),
     ((2, 1, 64, 2, "wide"), 16),
 ]
 CASES = [Case(*line, number) for line, n in LINES for number in range(n)]
-
-
-def law_of_model(model: Callable, n: int, prompt: list[int]) -> dict:
-    """The law of the first n tokens after the prompt."""
-    law: dict = {(): 1.0}
-    for _ in range(n):
-        rows = {text: model([*prompt, *text], 1)[0] for text in law}  # [n_vocab] each
-        law = {(*text, j): law[text] * float(q) for text in law for j, q in enumerate(rows[text]) if q}
-    return law

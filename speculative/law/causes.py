@@ -1,52 +1,61 @@
 """The cause of a wrong law: each mistake is made in a loop of ours, and named if its laws are the same in all cases."""
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
 
-from speculative.law.cases import Case, law_of_model
+from speculative.law.cases import Case
+from speculative.law.forms import decoder_of
 from speculative.law.paths import EXACT, distance
 from speculative.law.texts import law_of_texts
 from speculative.support.errors import UserError
 
-MOST_CASES = 12  # wrong ones, and others, in which a mistake must have the same law
+MOST_CASES = 3  # of the wrong ones of a line of CASES, and of its others, in which a mistake must have the same law
 
 LOOP = """
+import numpy as np
+
+IS_BLOGS = HAS_NAN = True
+
+def sample(p):
+    return np.random.choice(np.arange(len(p)), p=p)
+
 def positive(x, q):
     x = np.maximum(x, 0)
-    return x / x.sum() if has_nan or x.any() else q
+    return x / x.sum() if HAS_NAN or x.any() else q
 
-def decode(draft, target, case, rng):
-    x, K, N, n_prompt = case.prompt, case.K, case.N, case.n_prompt
-    T = n_prompt + N
+def speculative_sampling(x, draft_model, target_model, N, K):
+    x, T = [*x], len(x) + N
     full = trust = False  # whether the window before was accepted whole, and whether any was
-    pick = lambda p: rng.choice(len(p), p=p)
     while len(x) < T:
         n = len(x)
-        tokens, p = [], []
-        for _ in range(min(K, K if is_blogs else T - n - 1)):
-            p.append(draft([*x, *tokens], 1)[0])
-            tokens.append(pick(p[-1]))
-        q = target([*x, *tokens], len(tokens) + 1)
+        x_draft, p = x, []
+        for _ in range(K if IS_BLOGS else min(K, T - n - 1)):
+            p.append(draft_model(x_draft)[-1])
+            x_draft = [*x_draft, sample(p[-1])]
+        q = target_model(x_draft)[n - 1 :]
         was_full, full = full, True
-        for i, j in enumerate(tokens):
-            u = rng.random()
+        for i, j in enumerate(x_draft[n:]):
+            u = np.random.random()
             if u < q[i][j] / p[i][j]:
                 x = [*x, j]
             else:
-                x = [*x, pick(positive(q[i] - p[i], q[i]))]
+                x = [*x, sample(positive(q[i] - p[i], q[i]))]
                 full = False
                 break
         if full:
-            x = [*x, pick(q[-1])]
-            trust = bool(tokens)
-    return x[n_prompt:T]
+            x = [*x, sample(q[-1])]
+            trust = True
+    return x
 """
-TEST, REST, BONUS = "u < q[i][j] / p[i][j]", "positive(q[i] - p[i], q[i])", "pick(q[-1])"
-LEFT, STALE, FROM = "q[i] - p[i]", "if n > n_prompt and not full else", "[*x, *tokens]"
+TEST, REST, BONUS = "u < q[i][j] / p[i][j]", "positive(q[i] - p[i], q[i])", "sample(q[-1])"
+LEFT, FROM = "q[i] - p[i]", "target_model(x_draft)"
 
 # (the mistake, what stands in LOOP, what stands there by mistake, ...)
 MISTAKES: list[tuple[str, ...]] = [
+    ("the drafts are the draft's likeliest tokens, not drawn", "sample(p[-1])", "np.argmax(p[-1])"),
+    ("a draft is drawn from the row of p before the last", "sample(p[-1])", "sample(draft_model(x_draft)[-2:][0])"),
     ("every draft is accepted", TEST, "True"),
     ("the test is p / q, not q / p", TEST, "u < p[i][j] / max(q[i][j], 1e-9)"),
     ("the test is q alone, not q / p", TEST, "u < q[i][j]"),
@@ -58,8 +67,8 @@ MISTAKES: list[tuple[str, ...]] = [
     ("the test reads the row of q after the draft, not before it", TEST, "u < q[i + 1][j] / p[i][j]"),
     ("the test reads the last row of q for each draft", TEST, "u < q[-1][j] / p[i][j]"),
     ("the test reads the first row of q for each draft", TEST, "u < q[0][j] / p[i][j]"),
-    ("the test is the product of the ratios so far", TEST, "u < np.prod([q[k][t] / p[k][t] for k, t in enumerate(tokens[: i + 1])])"),
-    ("one random number tests all drafts of a window", "        for i, j", "        u = rng.random()\n        for i, j", "            u = rng.random()\n", ""),
+    ("the test is the product of the ratios so far", TEST, "u < np.prod([q[k][t] / p[k][t] for k, t in enumerate(x_draft[n : n + i + 1])])"),
+    ("one random number tests all drafts of a window", "        for i, j", "        u = np.random.random()\n        for i, j", "            u = np.random.random()\n", ""),
     ("the first draft of a window is accepted untested", TEST, f"i < 1 or {TEST}"),
     ("from the second draft of a window on they are accepted untested", TEST, f"i > 0 or {TEST}"),
     ("from the third draft of a window on they are accepted untested", TEST, f"i > 1 or {TEST}"),
@@ -69,8 +78,8 @@ MISTAKES: list[tuple[str, ...]] = [
     ("a rejected draft is replaced by a draw from q, not from max(0, q - p)", LEFT, "q[i]"),
     ("a rejected draft is replaced by a draw from p, not from max(0, q - p)", LEFT, "p[i]"),
     ("a rejected draft is replaced by a draw from q without it, not from max(0, q - p)", LEFT, "np.where(np.arange(len(q[i])) == j, 0, q[i])"),
-    ("a rejected draft is replaced by the likeliest token of the residual, not by a draw", f"pick({REST})", f"np.argmax({REST})"),
-    ("a rejected draft is replaced by the likeliest token of the residual, not by a draw", f"pick({REST})", "np.argmax(q[i] - p[i])"),
+    ("a rejected draft is replaced by the likeliest token of the residual, not by a draw", f"sample({REST})", f"np.argmax({REST})"),
+    ("a rejected draft is replaced by the likeliest token of the residual, not by a draw", f"sample({REST})", "np.argmax(q[i] - p[i])"),
     ("the residual is max(0, p - q), not max(0, q - p)", REST, "positive(p[i] - q[i], p[i])"),
     ("the residual is |q - p|, not max(0, q - p)", LEFT, "abs(q[i] - p[i])"),
     ("the residual subtracts a number, the draft's p, not a row", LEFT, "q[i] - p[i][j]"),
@@ -78,29 +87,29 @@ MISTAKES: list[tuple[str, ...]] = [
     ("the residual reads the last row of p", LEFT, "q[i] - p[-1]"),
     ("the residual reads the first rows of q and p", REST, "positive(q[0] - p[0], q[0])"),
     ("the residual keeps q where it is above p, without subtracting p", LEFT, "np.where(q[i] > p[i], q[i], 0)"),
-    ("the residual is not normalised before the draw", f"pick({REST})", "min(sum(rng.random() > np.cumsum(np.maximum(q[i] - p[i], 0))), len(q[i]) - 1)"),
-    ("the random number of the test is used again to draw the replacement", f"pick({REST})", f"sum(u > np.cumsum({REST}))"),
-    ("the bonus token is drawn from the row of q before the last", BONUS, "pick(q[-2 if len(q) > 1 else -1])"),
-    ("the bonus token is drawn from the first row of q", BONUS, "pick(q[0])"),
+    ("the residual is not normalised before the draw", f"sample({REST})", "min(sum(np.random.random() > np.cumsum(np.maximum(q[i] - p[i], 0))), len(q[i]) - 1)"),
+    ("the random number of the test is used again to draw the replacement", f"sample({REST})", f"min(sum(u > np.cumsum({REST})), len(q[i]) - 1)"),
+    ("the bonus token is drawn from the row of q before the last", BONUS, "sample(q[-2 if len(q) > 1 else -1])"),
+    ("the bonus token is drawn from the first row of q", BONUS, "sample(q[0])"),
     ("the bonus token is the target's likeliest, not drawn", BONUS, "np.argmax(q[-1])"),
-    ("the bonus token is the last draft again", BONUS, "(tokens or [pick(q[-1])])[-1]"),
+    ("the bonus token is the last draft again", BONUS, "(x_draft[n:] or [sample(q[-1])])[-1]"),
     ("a token too many: another one follows the token that replaces a rejected draft", "if full:", "if True:"),
     ("the drafts after a rejected one are still tested: break is missing", "                break\n", ""),
     ("the drafts after a rejected one are still tested: break is missing", "                break\n", "", "if full:", "if True:"),
-    ("the accepted drafts are dropped if a later one is rejected", f"x = [*x, pick({REST})]", f"x = [*x[:n], pick({REST})]"),
+    ("the accepted drafts are dropped if a later one is rejected", f"x = [*x, sample({REST})]", f"x = [*x[:n], sample({REST})]"),
     ("after a full acceptance the target's last row is used once more", "        for i, j", "        q[0] = last if was_full else q[0]\n        last = q[-1]\n        for i, j"),
-    ("after a rejection the target's cache holds the rejected token", f"target({FROM}", f"target([*x[:-1], j, *tokens] {STALE} {FROM}"),
+    ("after a rejection the target's cache holds the rejected token", FROM, FROM.replace("x_draft", "[*x[:-1], j, *x_draft[n:]] if n > T - N and not full else x_draft")),
 ]  # fmt: skip
 
 
-def loop_with(replaced: tuple[str, ...], **names) -> Callable:
-    """LOOP with other parts, and these functions in it."""
-    source = LOOP
+def planted(source: str, name: str, *replaced: str) -> Callable:
+    """The function of this name in the source, with each text replaced by the one after it."""
     for old, new in zip(replaced[::2], replaced[1::2], strict=True):
+        assert old in source, old
         source = source.replace(old, new)
-    defined = {"np": np, **names}
+    defined: dict = {}
     exec(source, defined)
-    return defined["decode"]
+    return defined[name]
 
 
 def other_rows(laws: dict[Case, dict]) -> str | None:
@@ -108,17 +117,12 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
     logs, is_cut = [], False  # of both rows, [n] twice
     for case, law in laws.items():
         q = case.models()[1](case.prompt, 1)[0].astype(float)  # [n_vocab]
-        f = np.zeros(case.n_vocab)  # [n_vocab]
-        for text, weight in law.items():
-            if not text:
-                return None
-            f[text[0]] += weight
+        f = np.bincount([text[0] for text in law], [*law.values()], case.n_vocab)  # [n_vocab]
         if (q[f > 0] == 0).any() or max(q[f == 0], default=0) > min(q[f > 0]):
             return None
         is_cut |= bool(((q > 0) & (f == 0)).any())
         logs.append((np.log(f[f > 0]), np.log(q[f > 0])))
-    spans = np.array([(np.ptp(f), np.ptp(q)) for f, q in logs if np.ptp(q) > 0])  # [n, 2]
-    power = float(np.median(spans[:, 0] / spans[:, 1]))
+    power = float(np.median([np.ptp(f) / np.ptp(q) for f, q in logs if np.ptp(q) > 0] or [1]))
     if not all(np.allclose(f - f[0], power * (q - q[0]), 1e-4, 1e-4) for f, q in logs):
         return None
     if abs(power - 1) > 0.01:
@@ -129,37 +133,27 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
 def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str | None:
     """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
     law is not the target's."""
-    by_cost = sorted(laws, key=lambda case: len(laws[case]) * 9**case.K)
-    cases = [case for case in by_cost if case in wrong][:MOST_CASES]
-    cases += [case for case in by_cost if case not in wrong][:MOST_CASES]
+    lines = defaultdict(list)
+    for case in sorted(laws, key=lambda case: len(laws[case]) * 9**case.K):
+        lines[case not in wrong, case[:5]].append(case)
+    cases = [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
 
-    def explains(other: Callable, **how) -> bool:
-        """Whether its laws are the function's in all cases."""
+    def has_laws(other: Callable, laws: dict[Case, dict], **how) -> bool:
         try:
             return all(distance(law_of_texts(other, case, **how), laws[case]) < EXACT for case in cases)
         except UserError:  # this mistake cannot be made there
             return False
 
-    def first_draft(case: Case) -> dict:  # the law of (the first draft,), of () if there is none
-        return law_of_texts(decode, case, lambda text, walk: walk.window[case.n_prompt :][:1])
-
     if any(len(text) > case.N for case, law in laws.items() for text in law):
         return "more than N tokens are added"
-    targets = {case: law_of_model(case.models()[1], case.N, case.prompt) for case in cases}
-    if all(distance(law_of_texts(decode, case, reseeds=False), targets[case]) < EXACT for case in cases):
+    if has_laws(decode, {case: case.law() for case in cases}, reseeds=False):
         return "random numbers are used twice: a seed or a generator of the same seed begins again"
+    has_nan = any(() in law for law in laws.values())
     # The blog's windows have always K drafts, ours end with the text; and in the blog's an empty residual is NaN.
-    form = {
-        "is_blogs": any(first_draft(next(iter(laws)))),  # there N = 1
-        "has_nan": any(() in law for law in laws.values()),
-    }
-    found = {name: None for name, *replaced in MISTAKES if explains(loop_with((*replaced,), **form))}
-    if found:
-        return " or ".join(found) if len(found) < 3 else None
-    if cause := other_rows(laws):
-        return cause
-    for case in cases:
-        drawn, p = first_draft(case), case.models()[0](case.prompt, 1)[0]  # [n_vocab]
-        if any(drawn) and distance(drawn, {(j,): p_j for j, p_j in enumerate(p)}) > EXACT:
-            return "the drafts are not drawn from the draft model's rows"
-    return None
+    for is_blogs in (True, False):
+        form = ("IS_BLOGS = HAS_NAN = True", f"IS_BLOGS, HAS_NAN = {is_blogs}, {has_nan}")
+        loops = ((name, planted(LOOP, "speculative_sampling", *form, *replaced)) for name, *replaced in MISTAKES)
+        found = {name: None for name, loop in loops if has_laws(decoder_of(loop, {}), laws)}
+        if 0 < len(found) < 3:
+            return " or ".join(found)
+    return None if has_nan else other_rows(laws)

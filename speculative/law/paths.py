@@ -4,30 +4,30 @@ A law is {outcome: probability}. A comparison of a random number, or a choice, i
 chances; a path takes one branch of each. check_law asks with this whether a sampler is lossless.
 """
 
+import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from speculative.law.traced import TracedRandom
-from speculative.law.unknown import Again, Unfollowed, Uniform
+from speculative.law.unknown import Unfollowed, Uniform
 from speculative.support.errors import UserError
 
-MOST_NUMBERS = 500  # of a path
+MOST_CALLS = 1_000  # random numbers and calls of a model in one path
 MOST_BRANCHES = 2_000  # of a fork
-MOST_IDLE = 1_000  # calls of a model without a random number
 OUT_OF_SIGHT = "some of its random numbers cannot be followed: draw from rng, np.random or random"
 EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
 
 
 class TooLarge(UserError):
-    """A program with too many paths, or a path with more than MOST_NUMBERS random numbers."""
+    """A program with too many paths, or a path without an end."""
 
 
 class Walk:
     """The paths of a random program, one after the other: depth first, at each fork the first branch first."""
 
     def __init__(self, reseeds: bool = True):
-        """reseeds: True if a seed that comes again gives the same numbers again, as in NumPy."""
+        """reseeds: whether a seed that comes again gives the same numbers again, as in NumPy."""
         self.reseeds = reseeds
         self.forks: list[list] = []  # of this path: [the chances of the branches, the number of the one it takes]
         self.begin()
@@ -37,28 +37,28 @@ class Walk:
         self.began = time.monotonic()  # seconds
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
-        self.n_numbers = 0
-        self.streams: dict = defaultdict(list)  # seed -> its numbers
-        self.places: dict = {}  # key of a generator -> (its seed, how many numbers it gave)
-        self.n_idle = 0  # calls of a model since the last number
-        self.window: tuple = ()  # the tokens of the first call of the target
+        self.numbers: dict = defaultdict(list)  # those of each seed, as far as they were asked for
+        self.streams: dict[object, Iterator[Uniform]] = {}  # the numbers that each generator goes on with
+        self.n_calls = 0
 
-    def number(self, seed, n: int) -> Uniform:
-        """The n-th number of a seed."""
-        stream = self.streams[seed]
-        if n == len(stream):
-            stream.append(Uniform(self.branch))
-        self.n_numbers += 1
-        self.n_idle = 0
-        if self.n_numbers > MOST_NUMBERS:
-            raise TooLarge(f"a text takes more than {MOST_NUMBERS:,} random numbers: is a loop without a bound?")
-        return stream[n]
+    def count(self) -> None:
+        """Note a random number or a call of a model. Raises TooLarge."""
+        self.n_calls += 1
+        if self.n_calls > MOST_CALLS:
+            raise TooLarge(f"no progress: a text takes more than {MOST_CALLS:,} random numbers and calls of a model")
 
-    def idle(self) -> None:
-        """Note a call of a model. Raises Unfollowed if there were MOST_IDLE since the last random number."""
-        self.n_idle += 1
-        if self.n_idle > MOST_IDLE:
-            raise Unfollowed(f"no progress: {MOST_IDLE:,} calls of a model without a random number")
+    def begin_stream(self, key, seed) -> None:
+        """Let the generator of this key begin with the numbers of a seed, or of none."""
+        numbers = self.numbers[seed] if self.reseeds and seed is not None else []
+
+        def stream() -> Iterator[Uniform]:
+            for n in itertools.count():
+                self.count()
+                if n == len(numbers):
+                    numbers.append(Uniform(self.branch))
+                yield numbers[n]
+
+        self.streams[key] = stream()
 
     def branch(self, chances: list[float]) -> int:  # [n] -> the branch that this path takes
         if len(chances) > MOST_BRANCHES:
@@ -81,17 +81,14 @@ class Walk:
         return bool(self.forks)
 
 
-def law_of(program: Callable, walk: Walk | None = None, most: float = float("inf")) -> dict:
+def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) -> dict:
     """program(rng) -> an outcome -> {outcome: its exact probability}. Raises UserError, TooLarge above `most` paths."""
-    walk = TracedRandom.walk = walk or Walk()
+    walk = TracedRandom.walk = Walk(reseeds)
     rng = TracedRandom()
 
     def outcome():
         walk.begin()
-        try:
-            return program(rng)
-        except Again:
-            return outcome()
+        return program(rng)
 
     law: dict = defaultdict(float)
     n_paths = 0

@@ -1,6 +1,7 @@
 """The law of the texts of a decoder, whatever it does: errors, endless loops and odd results become one line."""
 
 import contextlib
+import io
 import os
 import signal
 import threading
@@ -12,45 +13,36 @@ import numpy as np
 
 from speculative.law.cases import Case
 from speculative.law.paths import TooLarge, Walk, law_of
-from speculative.law.traced import NoDistribution, TracedRandom, everywhere
-from speculative.law.unknown import Again, Unfollowed
+from speculative.law.traced import LIBRARIES, NoDistribution, TracedRandom, everywhere
+from speculative.law.unknown import Unfollowed
 from speculative.support.errors import UserError, first_line
+from speculative.user_functions import NOT_IDS
+from speculative.user_functions import ids_of as whole_numbers
 
 MOST_PATHS = 2_000  # of a case
 MOST_SECONDS = 10  # that one path may take
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen")
-
-
-class Raised(UserError):
-    """An error that the function raised."""
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, and not a KeyboardInterrupt that the function raised."""
 
 
-def raised(error: BaseException) -> Raised:
-    """The error with the last line of the user's code in it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(HERE)]
-    own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)] or frames
-    at = error if isinstance(error, SyntaxError) and error.filename else own[-1] if own else None
-    place = f"{os.path.basename(at.filename)}, line {at.lineno}: " if at else ""
-    if isinstance(error, UserError):
-        return Raised(f"{place}{error}")
-    words = f": {first_line(getattr(error, 'msg', error))}" if str(error).strip() else ""
-    return Raised(f"{place}{type(error).__name__}{words}")
-
-
 @contextlib.contextmanager
 def errors_as_lines() -> Iterator[None]:
-    """Raise the errors of somebody's code as Raised, except Ctrl-C and those that law_of or program know."""
+    """Raise the errors of somebody's code as UserErrors with its last line; but not Ctrl-C, and those that law_of or
+    law_of_texts know."""
     try:
         yield
-    except (NoDistribution, TooLarge, Raised, Interrupted, Again):
+    except (NoDistribution, TooLarge, Interrupted):
         raise
     except BaseException as error:
-        raise raised(error) from error
+        outside = [f for f in traceback.extract_tb(error.__traceback__) if not any(p in f.filename for p in LIBRARIES)]
+        own = [frame for frame in outside if not frame.filename.startswith(HERE)]
+        place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
+        name = "" if isinstance(error, UserError) else type(error).__name__
+        words = first_line(error) if str(error).strip() else ""
+        raise UserError(f"{place}{': '.join(filter(None, (name, words)))}") from error
 
 
 @contextlib.contextmanager
@@ -65,6 +57,9 @@ def somebodys_code() -> Iterator[None]:
             raise Unfollowed(f"no progress: one text takes more than {MOST_SECONDS} s")
 
     with contextlib.ExitStack() as stack:
+        for quiet in (contextlib.redirect_stdout, contextlib.redirect_stderr):
+            stack.enter_context(quiet(io.StringIO()))
+        stack.enter_context(np.errstate(all="ignore"))
         stack.enter_context(everywhere())
         TracedRandom.walk = Walk()  # whose path begins now
         if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
@@ -75,45 +70,37 @@ def somebodys_code() -> Iterator[None]:
         yield
 
 
-def law_of_texts(
-    decode: Callable, case: Case, outcome_of: Callable | None = None, reseeds: bool = True, most: int = MOST_PATHS
-) -> dict:
-    """The law of the texts, or of outcome_of(text, walk). The text is () if a draw is impossible. Raises UserError.
+def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True) -> dict:
+    """The law of the texts, () if a draw is impossible. Raises UserError.
 
     decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs somebodys_code around it.
     """
-    walk = Walk(reseeds)
 
-    def watched(model, is_target):
-        def rows(x, *args, **options):
-            walk.idle()
-            if is_target and not walk.window:
-                walk.window = tuple(map(int, np.ravel(x)))
-            return model(x, *args, **options)
+    def counted(model):
+        def rows(*args, **options):
+            TracedRandom.walk.count()
+            return model(*args, **options)
 
         return rows
 
-    draft, target = (watched(model, i) for i, model in enumerate(case.models()))
+    draft, target = map(counted, case.models())
 
     def program(rng):
         try:
             with errors_as_lines():
-                text = tuple(map(int, decode(draft, target, case, rng)))
+                return tuple(map(int, decode(draft, target, case, rng)))
         except NoDistribution:
-            text = ()
-        return outcome_of(text, walk) if outcome_of else text
+            return ()
 
-    return law_of(program, walk, most)
+    return law_of(program, most, reseeds)
 
 
 def ids_of(result, n_vocab: int) -> list[int]:
     """The ids of whatever a function returned: a list, a generator, an array or a tensor. Raises Unfollowed."""
-    if not hasattr(result, "__iter__"):
-        raise Unfollowed(f"it returned {type(result).__name__}, not tokens")
-    if not isinstance(result, np.ndarray):
-        result = list(result)
-    with contextlib.suppress(TypeError, ValueError):
-        ids = np.array(result).ravel() if len(result) else np.zeros(0)  # [n]
-        if (ids == ids.astype(int)).all() and (ids >= 0).all() and (ids < n_vocab).all():
-            return ids.astype(int).tolist()
+    if hasattr(result, "__iter__"):
+        result = result if isinstance(result, np.ndarray) else [*result]
+        with contextlib.suppress(*NOT_IDS):
+            ids = whole_numbers(np.ravel(result))
+            if all(0 <= token < n_vocab for token in ids):
+                return ids
     raise Unfollowed(f"it returned {result!r:.60}, not ids below {n_vocab}")

@@ -1,10 +1,11 @@
 """Generators whose random numbers are unknown, in the place of NumPy's, Python's and PyTorch's."""
 
+import builtins
 import contextlib
 import gc
-import io
 import math
 import operator
+import os
 import pickle
 import random
 import sys
@@ -15,16 +16,33 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from speculative.law.unknown import MATH, Numbers, Unfollowed, UnknownNumber, forget_floats
+from speculative.law.unknown import MATH, Float, Numbers, Unfollowed, UnknownNumber
+
+LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen")  # parts of the paths of their files
 
 
 class NoDistribution(Exception):
     """Something was drawn from numbers that are not probabilities."""
 
 
-def shape_of(size, *numbers):
-    """The shape of a draw, as NumPy has it: its size, or that of its parameters. None for one number."""
-    return np.broadcast(0, *numbers).shape or None if size is None else size
+def one_trial(u, n, p):
+    if n != 1:
+        raise Unfollowed("binomial() with more than one trial cannot be followed")
+    if np.any(np.clip(p, 0, 1) != p):
+        raise NoDistribution
+    return (u < p) * 1
+
+
+# What NumPy's and Python's methods make of a number from 0 to 1, with their parameters.
+LAWS: dict[str, Callable] = {
+    "rand": lambda u: u,
+    "uniform": lambda u, low=0.0, high=1.0: u * np.subtract(high, low) + low,
+    "standard_exponential": lambda u: -np.log(u),
+    "exponential": lambda u, scale=1.0: -np.log(u) * scale,
+    "expovariate": lambda u, lambd=1.0: -np.log(u) / lambd,
+    "gumbel": lambda u, loc=0.0, scale=1.0: -np.log(-np.log(u)) * scale + loc,
+    "binomial": one_trial,
+}
 
 
 class TracedRandom:
@@ -38,21 +56,18 @@ class TracedRandom:
             self.__dict__ = seed.__dict__
         else:
             self.first_seed = seed
-            self.key = object()  # of its place in walk.places
+            self.key = object()  # of its place in walk.streams
 
     def seed(self, seed=None, *_) -> "TracedRandom":
-        is_known = self.walk.reseeds and seed is not None
-        self.walk.places[self.key] = (f"{self.family} {seed}" if is_known else object(), 0)
+        self.walk.begin_stream(self.key, None if seed is None else f"{self.family} {seed}")
         return self
 
     manual_seed = seed
 
     def number(self) -> UnknownNumber:
-        if self.key not in self.walk.places:
+        if self.key not in self.walk.streams:
             self.seed(self.first_seed)
-        seed, n = self.walk.places[self.key]
-        self.walk.places[self.key] = seed, n + 1
-        return UnknownNumber(self.walk.number(seed, n))
+        return UnknownNumber(next(self.walk.streams[self.key]))
 
     def random(self, size=None, dtype=None):
         if size is None:
@@ -64,30 +79,47 @@ class TracedRandom:
 
     random_sample = random
 
-    def rand(self, *size):
-        return self.random(size or None)
+    def __getattr__(self, name: str) -> Callable:
+        """A method that is one of LAWS. Raises Unfollowed, if it is called, for one of another name."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in LAWS:
+            return unfollowed(name)
+        law = LAWS[name]
 
-    def uniform(self, low=0.0, high=1.0, size=None):
-        return self.random(shape_of(size, low, high)) * np.subtract(high, low) + low
+        def draw(*parameters, size=None, **named):
+            n = law.__code__.co_argcount - 1
+            parameters, rest = parameters[:n], parameters[n:]
+            size = (rest if name == "rand" else rest[0]) if rest else size
+            shape = np.broadcast(0, *parameters, *named.values()).shape
+            return law(self.random(shape or None if size is None else size), *parameters, **named)
 
-    def exponential(self, scale=1.0, size=None):
-        return -np.log(self.random(shape_of(size, scale))) * scale
+        return draw
 
-    def standard_exponential(self, size=None, dtype=None, method=None):
-        return self.exponential(1.0, size)
-
-    def expovariate(self, lambd=1.0):
-        return self.exponential(1 / lambd)
-
-    def gumbel(self, loc=0.0, scale=1.0, size=None):
-        return -np.log(self.exponential(1.0, shape_of(size, loc, scale))) * scale + loc
-
-    def binomial(self, n, p, size=None):
-        if n != 1:
-            raise Unfollowed("binomial() with more than one trial cannot be followed")
-        if not np.all((np.asarray(p) >= 0) & (np.asarray(p) <= 1)):
+    def places(self, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
+        """Draw n places with chances in proportion to the weights. Raises NoDistribution if they are none."""
+        weights = np.asarray(weights, float)  # [n_weights]
+        if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
             raise NoDistribution
-        return (self.random(shape_of(size, p)) < p) * 1
+        if not replace and n > np.count_nonzero(weights):
+            raise ValueError("Fewer non-zero entries in p than size")
+        places: list[int] = []
+        for _ in range(n):
+            cumulative = np.cumsum(weights)  # [n_weights]
+            places.append(self.number().u.part([0.0, *(cumulative / cumulative[-1]).tolist()]))
+            weights = weights if replace else np.where(np.arange(len(weights)) == places[-1], 0, weights)
+        return places
+
+    def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
+        ids = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)  # [n]
+        if p is not None:
+            if np.shape(p) != ids.shape:
+                raise ValueError("'a' and 'p' must have same size")
+            kind = np.result_type(getattr(p, "dtype", float), np.float16)
+            if abs(np.sum(p, dtype=float) - 1) > np.finfo(kind).eps ** 0.5:  # as NumPy
+                raise NoDistribution
+        places = self.places(np.ones(len(ids)) if p is None else p, int(np.prod(size or 1)), replace)
+        return ids[places[0]] if size is None else ids[np.array(places, int)].reshape(size)
 
     def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
         low, high = (0, low) if high is None else (low, high)
@@ -95,39 +127,11 @@ class TracedRandom:
 
     randint = randrange = integers
 
-    def place(self, p) -> int:  # [n], not all of them 0 -> i with chance p[i]
-        cumulative = np.cumsum(p, dtype=np.float64)  # [n]
-        return self.number().u.part([0.0, *(cumulative / cumulative[-1]).tolist()])
-
-    def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
-        ids = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)  # [n]
-        if p is not None:
-            kind = p.dtype if isinstance(p, np.ndarray) and p.dtype.kind == "f" else np.dtype(float)
-            if np.shape(p) != ids.shape:
-                raise ValueError("'a' and 'p' must have same size")
-            if abs(check_weights(p).sum() - 1) > np.finfo(kind).eps ** 0.5:  # as NumPy
-                raise NoDistribution
-        weights = np.ones(len(ids)) if p is None else np.asarray(p, float)  # [n]
-        n = 1 if size is None else int(np.prod(size))
-        if not replace and n > np.count_nonzero(weights):
-            raise ValueError("Fewer non-zero entries in p than size")
-        places: list[int] = []
-        for _ in range(n):
-            places.append(self.place(weights))
-            weights = weights if replace else np.where(np.arange(len(ids)) == places[-1], 0, weights)  # [n]
-        return ids[places[0]] if size is None else ids[np.array(places, int)].reshape(size)
-
     def choices(self, population, weights=None, *, k=1):
-        weights = np.ones(len(population)) if weights is None else check_weights(weights)  # [n]
-        return [population[self.place(weights)] for _ in range(k)]
+        return [population[i] for i in self.places(np.ones(len(population)) if weights is None else weights, k)]
 
     def multinomial(self, n, pvals):
         return np.bincount(self.choice(len(pvals), n, p=pvals), minlength=len(pvals))
-
-    def __getattr__(self, name: str):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return unfollowed(name)
 
 
 def unfollowed(name: str) -> Callable:
@@ -137,57 +141,40 @@ def unfollowed(name: str) -> Callable:
     return refuse
 
 
-def check_weights(p) -> np.ndarray:  # [n] -> [n] float64
-    """The weights, if they are some. Raises NoDistribution."""
-    p = np.asarray(p, float)  # [n]
-    if not (p >= 0).all() or not 0 < p.sum() < np.inf:
-        raise NoDistribution
-    return p
+class OfRandomState(TracedRandom):
+    family = "RandomState"
 
 
 class OfPython(TracedRandom):
-    family = "python"
+    family = "random"
 
     def randint(self, low, high):
         return self.integers(low, high, endpoint=True)
 
 
+class OfTorch(TracedRandom):
+    """PyTorch's functions: a tensor of numbers that are not known is an array of objects."""
+
+    family = "torch"
+
+    def rand(self, *size, generator=None, **_):
+        return (generator or self).random(size[0] if size and np.ndim(size[0]) else size)
+
+    def rand_like(self, tensor, **_):
+        return self.random(tuple(tensor.shape))
+
+    def multinomial(self, p, num_samples, replacement=False, *, generator=None):
+        rows = [(generator or self).places(row, num_samples, replacement) for row in np.atleast_2d(p)]
+        return p.new_tensor(rows, dtype=int).reshape(*p.shape[:-1], num_samples)
+
+    def bernoulli(self, p, *, generator=None):
+        return p.new_tensor((generator or self).binomial(1, np.asarray(p, float)))
+
+
 # ---- In the place of NumPy's, Python's, PyTorch's and JAX's ----------------------------------------------------------
 
-FAMILIES = {"numpy": "RandomState", "PCG64": "Generator default_rng PCG64 SeedSequence"}
-FAMILIES |= {name: name for name in ("MT19937", "Philox", "PCG64DXSM", "SFC64")}
-CLASSES = {
-    name: type("TracedRandom", (TracedRandom,), {"family": family})
-    for family, names in FAMILIES.items()
-    for name in names.split()
-}
-
-
-def of_torch(torch) -> dict[str, Any]:
-    """PyTorch's functions of random numbers: a tensor of numbers that are not known is an array of objects."""
-    own = type("TracedRandom", (TracedRandom,), {"family": "torch"})()
-
-    def rand(*size, generator=own, **_):
-        return generator.random(size[0] if size and np.ndim(size[0]) else size)
-
-    def multinomial(p, num_samples, replacement=False, *, generator=own):
-        rows = [
-            generator.choice(len(row), num_samples, replacement, check_weights(row) / check_weights(row).sum())
-            for row in np.atleast_2d(np.asarray(p, float))
-        ]
-        return torch.tensor(np.array(rows)).reshape(*p.shape[:-1], num_samples)
-
-    def bernoulli(p, *, generator=own):
-        return torch.tensor(generator.binomial(1, np.asarray(p, float)), dtype=p.dtype)
-
-    return {
-        "rand": rand,
-        "rand_like": lambda tensor, **_: own.random(tuple(tensor.shape)),
-        "multinomial": multinomial,
-        "bernoulli": bernoulli,
-        "manual_seed": own.seed,
-        "Generator": type(own),
-    }
+OF_TYPES = {Generator: TracedRandom, RandomState: OfRandomState, random.Random: OfPython}
+CONSTRUCTORS = ("default_rng", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
 def loaded() -> set[str]:
@@ -195,41 +182,30 @@ def loaded() -> set[str]:
     return {"torch", "jax.random"} & {*sys.modules}
 
 
-def replacements() -> list[tuple[Any, Any]]:
+def stand_ins() -> list[tuple[Any, Any]]:
     """Each function, class and generator of random numbers, and ours in its place."""
     found: list[tuple[Any, Any]] = [(getattr(math, name), one) for name, one in MATH.items()]
-    generators: dict[int, TracedRandom] = {}
-    for module, own, names in (
-        (np.random, np.random.mtrand._rand, CLASSES),
-        (random, random._inst, {"Random": OfPython}),  # type: ignore[attr-defined]
-    ):
-        rng = generators[id(own)] = names.get("Random", CLASSES["RandomState"])()
-        for name, one in vars(module).items():
-            if name in names:
-                found.append((one, names[name]))
-            elif getattr(one, "__self__", None) is own or name == "seed":
-                found.append((one, getattr(rng, name)))
-    olds = [one for one in gc.get_objects() if type(one) in (Generator, RandomState, random.Random)]
-    for one in olds:
-        generators.setdefault(id(one), TracedRandom(pickle.dumps(one)))  # those of one state give the same numbers
-    for one in [*olds, *gc.get_referrers(*olds)]:
-        if id(one) in generators:
-            found.append((one, generators[id(one)]))
-        elif isinstance(one, BuiltinMethodType | MethodType) and (rng := generators.get(id(one.__self__))):
+    found += [*OF_TYPES.items()] + [(getattr(np.random, name), TracedRandom) for name in CONSTRUCTORS]
+    # Those of one state give the same numbers.
+    olds = [(one, OF_TYPES[type(one)](hash(pickle.dumps(one)))) for one in gc.get_objects() if type(one) in OF_TYPES]
+    generators = {id(old): new for old, new in olds}
+    found += [*olds, (np.random.seed, generators[id(np.random.mtrand._rand)].seed)]
+    for one in gc.get_referrers(*(old for old, _ in olds)):
+        if isinstance(one, BuiltinMethodType | MethodType) and (rng := generators.get(id(one.__self__))):
             found.append((one, getattr(rng, one.__name__)))
-    for name in loaded():
-        module = sys.modules[name]
-        stand_ins = of_torch(module) if name == "torch" else {}
-        for key, one in vars(module).items():
-            if key in stand_ins or (name == "jax.random" and callable(one)):
-                found.append((one, stand_ins.get(key) or unfollowed(f"{name}.{key}")))
+    if torch := sys.modules.get("torch"):
+        rng = OfTorch()
+        names = ("rand", "rand_like", "multinomial", "bernoulli", "manual_seed")
+        found += [(torch.Generator, OfTorch), *((getattr(torch, name), getattr(rng, name)) for name in names)]
+    if jax_random := sys.modules.get("jax.random"):
+        found += [(one, unfollowed(f"jax.random.{name}")) for name, one in vars(jax_random).items() if callable(one)]
     return found
 
 
 @contextlib.contextmanager
 def everywhere() -> Iterator[None]:
-    """Replace the generators wherever they are held, except in our own modules, and print nothing, until the end."""
-    found = replacements()
+    """Replace the generators wherever they are held, except in our own modules, and float in modules of no library."""
+    found = stand_ins()
     ours = {id(old): new for old, new in found}
     with contextlib.ExitStack() as stack:
 
@@ -239,10 +215,11 @@ def everywhere() -> Iterator[None]:
 
         holders = gc.get_referrers(*(old for old, _ in found))
         for holder in holders:
-            names = holder if isinstance(holder, dict | list) else getattr(holder, "__dict__", None)
             if isinstance(holder, CellType):
                 put(setattr, holder, "cell_contents", holder.cell_contents, ours[id(holder.cell_contents)])
-            elif isinstance(names, list) or (isinstance(names, dict) and not is_kept(names)):
+                continue
+            names = holder if isinstance(holder, dict | list) else getattr(holder, "__dict__", None)
+            if isinstance(names, list) or (isinstance(names, dict) and not is_kept(names)):
                 for name, one in [*(names.items() if isinstance(names, dict) else enumerate(names))]:
                     if id(one) in ours:
                         put(operator.setitem, names, name, one, ours[id(one)])
@@ -250,10 +227,10 @@ def everywhere() -> Iterator[None]:
             values = getattr(function, "__defaults__", None) or ()
             if any(id(one) in ours for one in values):
                 put(setattr, function, "__defaults__", values, tuple(ours.get(id(one), one) for one in values))
-        for quiet in (contextlib.redirect_stdout, contextlib.redirect_stderr):
-            stack.enter_context(quiet(io.StringIO()))
-        stack.enter_context(np.errstate(all="ignore"))
-        stack.callback(forget_floats)
+        for names in gc.get_referrers(vars(builtins), builtins):
+            is_users = isinstance(names, dict) and "__builtins__" in names and not is_kept(names)
+            if is_users and not any(part in str(names.get("__file__")) for part in LIBRARIES):
+                put(operator.setitem, names, "float", names.get("float", float), Float)
         yield
 
 

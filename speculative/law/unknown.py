@@ -1,7 +1,6 @@
 """Random numbers that are not known yet: each comparison is a fork, whose branches have known chances."""
 
 import math
-import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -28,15 +27,14 @@ class Uniform:
         """branch: [n] chances -> the number of the branch that is taken."""
         self.branch = branch
         self.low, self.high = 0.0, 1.0
-        self.has_raced = False  # then no law of it is known
 
     def part(self, edges) -> int:  # [n + 1], from 0 to 1 -> i if u is in [edges[i], edges[i + 1])
-        if self.has_raced:
-            raise Unfollowed("a random number that was compared with another one is compared again")
         inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
         shares = [b - a for a, b in pairwise(inner)]  # [n]
         least = LEAST * sum(shares)
         possible = [i for i, share in enumerate(shares) if share > least]
+        if not possible:
+            raise Unfollowed("a random number that was compared with another one is compared again")
         if len(possible) == 1:
             return possible[0]
         taken = possible[self.branch([shares[i] for i in possible])]
@@ -71,9 +69,6 @@ def switch(steps: tuple) -> float:
     return high
 
 
-NO_STEPS = (np.add, (), (0.0,)), (np.multiply, (), (1.0,))
-
-
 class UnknownNumber(NDArrayOperatorsMixin):
     """A random number: a function of a Uniform, which rises or falls."""
 
@@ -85,19 +80,16 @@ class UnknownNumber(NDArrayOperatorsMixin):
         """Apply a ufunc of NumPy, as all operators do: one more step, or a fork if it compares."""
         if method != "__call__" or options or (out and out[0] is not self):
             raise Unfollowed(f"{ufunc.__name__} with a random number in it cannot be followed")
-        for one in inputs:
-            if one is not self and getattr(one, "ndim", False):
-                return for_each(ufunc, inputs)
-            if one is not self and isinstance(one, UnknownNumber):
-                raise Unfollowed("two random numbers in one formula cannot be followed: their np.argmax can be")
+        others = [one for one in inputs if one is not self]
+        if any(np.ndim(one) for one in others):  # NumPy applies it to each number of an array
+            found = ufunc(*(np.asarray(one, object) for one in inputs))
+            return found.view(Numbers) if found.dtype == object else found
+        if not others and ufunc in (np.less, np.greater):  # np.searchsorted and np.argmax compare it with itself
+            return np.False_
+        if len(others) != ufunc.nin - 1 or any(isinstance(one, UnknownNumber) for one in others):
+            raise Unfollowed("two random numbers in one formula cannot be followed: their np.argmax can be")
         at = int(inputs[0] is not self)
-        before, after = inputs[:at], inputs[at + 1 :]
-        if after and after[0] is self:  # np.argmax compares it with itself
-            return ufunc(0, 0)
-        step = ufunc, tuple(map(float, before)), tuple(map(float, after))
-        if step in NO_STEPS:
-            return self
-        steps = (*self.steps, step)
+        steps = (*self.steps, (ufunc, tuple(map(float, inputs[:at])), tuple(map(float, inputs[at + 1 :]))))
         ends = first, last = ends_of(steps)
         if first == last or first != first:
             return first
@@ -121,22 +113,52 @@ class UnknownNumber(NDArrayOperatorsMixin):
         return self
 
     def __float__(self):
-        names = sys._getframe(1).f_globals  # of the code that calls float
-        if "float" in names:
-            raise Unfollowed("a random number as a float cannot be followed: compare it as it is")
-        WITH_FLOAT.append(names)
-        names["float"] = Float
-        raise Again
+        raise Unfollowed("a random number as a float cannot be followed: compare it as it is")
 
 
-def for_each(ufunc, inputs: tuple) -> np.ndarray:
-    """The ufunc of each number of an array."""
-    found = np.frompyfunc(lambda *one: ufunc(*one), len(inputs), 1)(*(np.array(one, object) for one in inputs))
-    return found.astype(bool) if all(isinstance(one, np.bool_) for one in found.flat) else found.view(Numbers)
+class Numbers(np.ndarray):
+    """An array of random numbers, among others. Its argmax is one fork, not one for each comparison."""
+
+    def argmax(self, axis=None, *args, **named):
+        if self.ndim > 1 and axis is not None:
+            return np.apply_along_axis(lambda row: row.view(Numbers).argmax(), axis, self)
+        places = [i for i, one in enumerate(self.flat) if isinstance(one, UnknownNumber)]
+        least = min((min(ends_of(self.flat[i].steps)) for i in places), default=0)
+        if not places or any(one > least for one in self.flat if not isinstance(one, UnknownNumber)):
+            return super().argmax(axis, *args, **named)
+        return places[race([self.flat[i] for i in places])]
+
+    def argmin(self, axis=None, *args, **named):
+        return (-self).argmax(axis)
 
 
-class Again(BaseException):
-    """The path has to begin again: now the code that called float has Float in its place."""
+def race(numbers: list[UnknownNumber]) -> int:
+    """The place of the largest, if all are one falling function of exponential times, as Gumbel's are: the chance of
+    each to be the first is its rate over their sum."""
+    if len(numbers) == 1:
+        return 0
+    rates = [rate(numbers[0].steps, one.steps) for one in numbers]  # [n]
+    if any((one.u.low, one.u.high) != (0, 1) for one in numbers):
+        raise Unfollowed("a random number of which something is known is compared with another one")
+    for one in numbers:
+        one.u.low, one.u.high = math.inf, -math.inf  # no law of it is known any more
+    return numbers[0].u.branch(rates)
+
+
+@cache
+def rate(steps: tuple, others: tuple) -> float:
+    """The time of the first number over that of the other one, where they are equal.
+
+    The time is -log(u) if the numbers rise with u, else -log(1 - u). Raises Unfollowed if they are not of one kind.
+    """
+    first, last = ends_of(steps)
+    times = np.array([0.0001, 0.0002, 0.0004])  # [3], of the first
+    values = value_at(steps, np.exp(-times) if first < last else -np.expm1(-times))  # [3]
+    u = np.array([switch((*others, (np.less, (), (value,)))) for value in values])  # [3], of the other one
+    found = -np.log(u if first < last else 1 - u) / times  # [3]
+    if not np.allclose(found, found[0], 1e-5, 0):
+        raise Unfollowed("two random numbers are compared that are not of one kind")
+    return float(found[1])
 
 
 class AnyFloat(type):
@@ -153,67 +175,10 @@ class Float(float, metaclass=AnyFloat):
         return x.item() if isinstance(x, UnknownNumber | Numbers) else float(x)
 
 
-WITH_FLOAT: list[dict] = []  # the variables of modules that have Float
-
-
-def forget_floats() -> None:
-    while WITH_FLOAT:
-        del WITH_FLOAT.pop()["float"]
-
-
-def race(numbers: list[UnknownNumber]) -> int:
-    """The place of the largest, if all are one falling function of exponential times, as Gumbel's are: the chance of
-    each to be the first is its rate over their sum."""
-    rates = [rate(numbers[0].steps, one.steps) for one in numbers]  # [n]
-    if any((one.u.low, one.u.high, one.u.has_raced) != (0, 1, False) for one in numbers):
-        raise Unfollowed("a random number of which something is known is compared with another one")
-    for one in numbers:
-        one.u.has_raced = True
-    return numbers[0].u.branch(rates)
-
-
-@cache
-def rate(steps: tuple, others: tuple) -> float:
-    """The time of the first number over that of the other one, where they are equal.
-
-    The time is -log(u) if the numbers rise with u, else -log(1 - u). Raises Unfollowed if they are not of one kind.
-    """
-    first, last = ends_of(steps)
-    times = np.array([0.0005, 0.001, 0.002])  # [3], of the first
-    values = value_at(steps, np.exp(-times) if first < last else -np.expm1(-times))  # [3]
-    u = np.array([switch((*others, (np.less, (), (value,)))) for value in values])  # [3], of the other one
-    found = -np.log(u if first < last else 1 - u) / times  # [3]
-    if not np.allclose(found, found[0], 1e-5, 0):
-        raise Unfollowed("two random numbers are compared that are not of one kind")
-    return float(found[1])
-
-
-class Numbers(np.ndarray):
-    """An array of random numbers, among others. Its argmax is one fork, not one for each comparison."""
-
-    def argmax(self, axis=None, *args, **named):
-        if self.ndim > 1 and axis is not None:
-            return np.apply_along_axis(lambda row: row.view(Numbers).argmax(), axis, self)
-        places = [i for i, one in enumerate(self.flat) if isinstance(one, UnknownNumber)]
-        least = min((min(ends_of(self.flat[i].steps)) for i in places), default=0)
-        if not places or any(one > least for one in self.flat if not isinstance(one, UnknownNumber)):
-            return super().argmax(axis, *args, **named)
-        return places[race([self.flat[i] for i in places])] if len(places) > 1 else places[0]
-
-    __float__ = UnknownNumber.__float__
-
-    def argmin(self, axis=None, *args, **named):
-        return (-self).argmax(axis)
-
-
 def in_math(name: str) -> Callable:
     """The function of Python's math, of an UnknownNumber too."""
-    own = (getattr(math, name),)  # where it is not replaced
-
-    def function(x, *base):
-        return getattr(np, name)(x) if isinstance(x, UnknownNumber) and not base else own[0](x, *base)
-
-    return function
+    ufunc, call = getattr(np, name), getattr(math, name).__call__  # which stays when math's is replaced
+    return lambda x, *base: ufunc(x) if isinstance(x, UnknownNumber) and not base else call(x, *base)
 
 
 MATH = {name: in_math(name) for name in ("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt")}

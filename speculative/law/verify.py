@@ -115,13 +115,11 @@ def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Che
                 n_tokens += at
                 if actual == expected:
                     continue
-                difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
-                if session.engine.exact or at == min(len(actual), len(expected)):
-                    return Check("greedy", False, difference)
                 margins.append(margin(session.models["target"], [*x, *expected[:at]]))
-                if margins[-1] > tolerance:
-                    difference += f", where the two best logits are {margins[-1]:.2g} apart"
-                    return Check("greedy", False, difference)
+                if session.engine.exact or at == min(len(actual), len(expected)) or margins[-1] > tolerance:
+                    difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
+                    apart = f", where the two best logits are {margins[-1]:.2g} apart"
+                    return Check("greedy", False, difference + apart)
     detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, "
     detail += f"K = {', '.join(sessions)})"
     if margins:
