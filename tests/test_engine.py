@@ -318,7 +318,6 @@ def test_a_cache_that_cannot_be_used(reason, tmp_path, quick, monkeypatch, capsy
         ([["no-such-compiler"]], "No such file or directory: 'no-such-compiler'"),
         ([["sh", "-c", "echo 'a.c: warning' >&2; echo 'a.c: fatal error: math.h' >&2; exit 1"]], "fatal error: math.h"),
         ([["sh", "-c", "kill -9 $$"]], "sh ends with status -9"),
-        ([["sh", "-c", "sleep 9"]], "sh took longer than 0.5 s"),
         ([["sh", "-c", 'while [ "$1" != -o ]; do shift; done; echo > "$2"', "sh"]], "file too short"),
     ],
 )
@@ -326,7 +325,6 @@ def test_without_a_library_gpt2_itself_computes_and_one_line_says_why(compilers,
     code = f"""if True:
         from speculative.engines.c import library
         library.compilers = lambda: {compilers}
-        library.COMPILE_SECONDS = 0.5
         from speculative.engines.choice import choose
         print(choose("c"))"""
     running = start(code, XDG_CACHE_HOME=str(tmp_path))

@@ -237,6 +237,16 @@ def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
     assert predictions.time_windows(pair, record, 0.0) == {}
 
 
+@pytest.mark.parametrize(("until", "n_blocks"), [(0, 1), (25, 2), (31, 3)])
+def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(monkeypatch, until, n_blocks):
+    asked = []  # each takes ten seconds
+    monkeypatch.setattr(predictions, "time", SimpleNamespace(perf_counter=lambda: 10 * len(asked)))
+    model = lambda x, n_last: asked.append(n_last) or np.full((n_last, 2), 0.5)  # noqa: E731
+    sample = [SimpleNamespace(source=["model"], alpha=[], tokens=[0], q=[1.0])] * 64 * 5
+    assert predictions.chances_by_place(model, [0], sample, until) == [0.5] * 64 * 5
+    assert asked == [64] * n_blocks
+
+
 # ---- The median of runs ----------------------------------------------------------------------------------------------
 
 

@@ -97,19 +97,22 @@ def places_of_lookups(x: Sequence[int], new: Sequence[int], n_vocab: int) -> lis
 def chances_by_place(model: Callable, x: Sequence[int], sample: Sequence, until: float) -> list[float]:  # [n] -> [N]
     """The chance at each new place of a text that the model's draft is accepted there: as the run tells, as the model
     says if it is asked, and the mean of these at the places for which there is no time. It is asked for blocks of rows,
-    as those of a long text take much memory; for one block in any case."""
+    as those of a long text take much memory; for one block in any case, and for another if it would end in time."""
     chances = [[] if LOOKUP in i.source else i.alpha for i in sample]  # of the tested drafts; no more than the tokens
     known = [a for i, tested in zip(sample, chances, strict=True) for _, a in zip_longest(i.tokens, tested)]
     tokens = [token for i in sample for token in i.tokens]
     q = [q_i for i in sample for q_i in i.q]
     text = np.array([*x, *tokens])  # [n + N]
     asked: list[float] = []
-    while None in known[len(asked) :] and (not asked or time.perf_counter() < until):
+    seconds = 0.0  # of the last block
+    while None in known[len(asked) :] and (not asked or time.perf_counter() + seconds < until):
+        began = time.perf_counter()
         block = slice(len(asked), len(asked) + BLOCK)
         n_rows = len(tokens[block])
         rows = model(text[: len(x) + len(asked) + n_rows - 1], n_rows)  # [n_rows, n_vocab]
         drawn = zip(rows, tokens[block], q[block], strict=True)
         asked += [1.0 if p[token] >= q_i else float(p[token]) / q_i for p, token, q_i in drawn]
+        seconds = time.perf_counter() - began
     rest = float(np.mean(asked)) if asked else 0.0
     asked += [rest] * (len(tokens) - len(asked))
     return [min(1.0, a if chance is None else chance) for chance, a in zip(known, asked, strict=True)]

@@ -28,6 +28,17 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
     }
 }
 
+INLINE void stream(const void *from, int64_t bytes, char *to) {  // past the caches, which need not read `to` first
+#if defined(AVX512)
+  for (int64_t i = 0; i < bytes; i += 64) _mm512_stream_si512((void *)(to + i), _mm512_loadu_si512((char *)from + i));
+#elif defined(AVX2)
+  for (int64_t i = 0; i < bytes; i += 32)
+    _mm256_stream_si256((void *)(to + i), _mm256_loadu_si256((void *)((char *)from + i)));
+#else
+  memcpy(to, from, bytes);
+#endif
+}
+
 static void pack_tiles(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column,
                        int64_t first, int64_t end, char *tiles) {  // tiles first to end - 1
   float block[BLOCK][LANES];
@@ -51,8 +62,8 @@ static void pack_tiles(int64_t f, const float *w, int64_t n_in, int64_t n_out, i
       int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
       const float *from = w + k * row + tile * LANES * column, *scale = (float *)(tiles + tile * bytes + weights);
       char *out = tiles + tile * bytes + part_bytes(f, k);
-      if (f == FLOAT32) {
-        take_block(from, n, m, row, column, (float (*)[LANES])out);
+      if (f == FLOAT32 && column == 1 && m == LANES) {
+        for (int64_t j = 0; j < n; j++) stream(from + j * row, 4 * LANES, out + 4 * LANES * j);
         continue;
       }
       if (n < BLOCK) memset(block, 0, sizeof(block));
@@ -60,7 +71,7 @@ static void pack_tiles(int64_t f, const float *w, int64_t n_in, int64_t n_out, i
       if (f == BFLOAT16) pack_block(BFLOAT16, block, scale, words);
       if (f == INT8) pack_block(INT8, block, scale, words);
       if (f == INT4) pack_block(INT4, block, scale, words);
-      memcpy(out, words, part_bytes(f, n));
+      stream(f == FLOAT32 ? (void *)block : (void *)words, part_bytes(f, n), out);
     }
 }
 
