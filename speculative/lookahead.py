@@ -44,6 +44,7 @@ class DrafterRecord:
 
     def __init__(self, scale: float):
         """scale: the s that is expected."""
+        self.scale = scale
         self.scales = scale * SCALES  # [n_scales, 1]
         self.evidence = N_EXPECTED * np.log(SHARES) - (np.log2(SCALES) / 3) ** 2  # [n_scales, n_shares]
         self.expected = self.evidence.copy()
@@ -150,7 +151,7 @@ class AutoK:
         return pays(), go_on
 
     def drafter_of(self, drafts: Sequence[Callable], stops: Sequence, model: Callable) -> Callable:
-        """The drafter draft(x, k) for one decode: the first of these that proposes anything, as long as it pays.
+        """The drafter draft(x, k) for one decode: the first of these that proposes anything surely, while it pays.
 
         stops: of the drafts. model: their target. As in drafters.first_of, whether one proposes anything must not
         depend on its draws.
@@ -174,6 +175,9 @@ class AutoK:
                     K = k if pays else self.trial(record, k)
                 began = time.perf_counter()
                 proposal = draft(x, K) if K else proposal
+                # The next one has its turn if this one is less sure than usual of its first draft, as p of it tells.
+                if K and record is not self.records[-1] and [*proposal.margins, np.inf][0] < record.scale:
+                    K, proposal = 0, Proposal([], [])
                 margins = [*proposal.margins] or [1.0] * len(proposal.tokens)
                 asked.append((K, margins if K else (), time.perf_counter() - began))
             n = len(x)

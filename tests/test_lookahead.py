@@ -126,6 +126,18 @@ def test_a_drafter_that_seldom_has_a_proposal_is_asked_for_long_ones(simulate):
     assert seconds <= 1.05 * min(simulate(512, K, **world)[0] for K in range(17))
 
 
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_a_drafter_that_is_unsure_leaves_the_place_to_the_next(monkeypatch, scale):
+    """Its first draft has the margin 1."""
+    one = Simulation(always)
+    monkeypatch.setattr(lookahead, "time", one)
+    auto = AutoK([scale, 0.6])
+    auto.measure(one, [one.draft] * 2, np.zeros(8, int), 999)
+    asked = []
+    auto.drafter_of([one.draft, lambda x, k: asked.append(k) or one.draft(x, k)], [one.go_on] * 2, one)([0] * 8, 4)
+    assert bool(asked) == (scale > 1)
+
+
 def test_what_was_learned_stays_for_the_next_decode(simulate):
     auto = AutoK([0.6])
     simulate(100, auto=auto, right=always)

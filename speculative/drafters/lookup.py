@@ -43,7 +43,7 @@ def prompt_lookup(n_vocab: int, go_on: Callable = ALWAYS) -> Callable:
         matches = [*earlier_ends(x)]  # the longest comes last
         if not matches:
             return Proposal([], [])
-        sure = [float(n) for n in range(len(matches), len(matches) + k)]  # tokens that match, with those before
+        sure = [float(n) for n in range(len(matches) - 1, len(matches) - 1 + k)]  # tokens that match beside the first
         m = next((n for n, margin in enumerate(sure, start=1) if not go_on(margin)), k)
         tokens = np.resize(x[matches[-1][-1] + 1 :], m).tolist()  # [m], cut or repeated
         return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * m, margins=sure[:m])
@@ -78,7 +78,7 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
 SPEC = DrafterSpec(
     name=NAME,
     words="prompt lookup",
-    scale=3.0,
+    scale=1.0,
     chain=lambda context: prompt_lookup(context.n_vocab, context.go_on),
     tree=lambda context: lookup_tree(context.n_vocab),
 )
