@@ -271,8 +271,9 @@ def checked(name: str, check: Callable[[Any], Any], value: Any) -> Any:
     """Return check(value). Raises UserError, which names the value."""
     try:
         return check(value)
-    except ValueError as must_be:
-        raise UserError(f"{name} must be {must_be}, not {value!r:.80}") from None
+    except ValueError as error:
+        must_be, *hint = str(error).partition("; did you mean")
+        raise UserError(f"{name} must be {must_be}, not {value!r:.80}{''.join(hint)}") from None
 
 
 def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = None) -> Any:

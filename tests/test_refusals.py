@@ -28,7 +28,7 @@ REFUSED = [
     ("--top_p 2", "--top_p must be a number above 0 and at most 1, or left out, which turns it off, not '2'"),
     ("--tree 2,0", "--tree must be children by depth, as 2,2,1, of at most 64 nodes in all, not '2,0'"),
     ("--tree 8,8", "--tree must be children by depth, as 2,2,1, of at most 64 nodes in all, not '8,8'"),
-    ("--dtype float23", "--dtype must be one of float32, bfloat16, int8, int4; did you mean float32?, not 'float23'"),
+    ("--dtype float23", "--dtype must be one of float32, bfloat16, int8, int4, not 'float23'; did you mean float32?"),
     ("--json=", "--json must be the name of a file or folder, not ''"),
     ("--serve 80", "--serve must be a port from 1024 to 65535, or 0 for one that is free, not '80'"),
     ("--demo=yes", "--demo must be given without a value, not 'yes'"),
