@@ -67,6 +67,7 @@ class Models:
         return self.specs[role]
 
     def described(self, role: str) -> ModelSpec:
+        """Return the spec of a model, and refuse a draft whose vocabulary is not the target's."""
         size, dtype = self.wanted[role]
         folder = complete_folder(size, self.models_dir, self.source, weights=False)
         target = self.spec("target") if role == "draft" else None
@@ -83,6 +84,7 @@ class Models:
         return ModelSpec(role, size, folder, dtype, encoder, hparams)
 
     def copy_of_target(self, dtype: str) -> ModelSpec:
+        """Return the spec of the target's rounded copy. Raises UserError if it saves no bytes."""
         target = self.spec("target")
         if formats.FORMATS[dtype].weight_bytes >= formats.FORMATS[target.dtype].weight_bytes:
             raise UserError(f"--drafter {dtype} takes no fewer bytes than the target, whose weights are {target.dtype}")

@@ -67,7 +67,8 @@ def read_config(path: str) -> dict:
     for name, honoured in HONOURED.items():
         value = config.get(name, honoured[0])
         if type(value) is not type(honoured[0]) or value not in honoured:
-            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only in {honoured}")
+            supported = f"from 1 to {honoured[-1]}" if isinstance(honoured, range) else f"in {honoured}"
+            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only {supported}")
     epsilon = config.get("layer_norm_epsilon", EPSILON)
     if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:
         raise UserError(f"{path}: layer_norm_epsilon is {str(epsilon)[:50]}, and is supported only from 1e-12 to 1.0")

@@ -49,7 +49,7 @@ class Engine:
         return "float32"
 
     def tolerance(self, dtype: str) -> float:
-        """Return the largest distance of two logits that rounding alone may bring into another order."""
+        """Return the distance of two logits up to which rounding may change their order."""
         return FORMATS["float32"].jax.tolerance  # type: ignore[union-attr]  # every engine takes float32
 
     def check(self, levels: Sequence, K: Any, batch: int, rule: Any) -> None:

@@ -20,7 +20,7 @@ class OnJax(NamedTuple):
     stored: str  # the type of a weight on the device
     computed: str  # the type of the rows that it multiplies, and of the cache
     computed_on_cpu: str  # the same on a CPU
-    tolerance: float  # the largest distance of two logits that rounding alone may bring into another order
+    tolerance: float  # the distance of two logits up to which rounding may change their order
     quantise: Callable | None = None  # (array, axis of the inputs) -> (numbers, scales without that axis)
 
 

@@ -1,5 +1,8 @@
 """The exact law of a program by enumeration, the check of somebody's code, and the statistical checks of --verify.
 
+A sampler runs once for each outcome of its random numbers, and the probabilities of each text are added up. Read
+paths.py first, then unknown.py, cases.py and check.py.
+
 From Python, speculative.law(function) -> a Verdict, as in a test:
 
     def test_mine():
@@ -16,7 +19,7 @@ class Law(ModuleType):
     """A package that can be called: speculative.law(function)."""
 
     def __call__(self, function):
-        """Check a function. Raises UserError if it cannot be told."""
+        """Return the Verdict on a function. Raises UserError if its random numbers cannot be followed."""
         from speculative.law.check import check_law
 
         VERDICTS[function] = check_law(function)

@@ -52,7 +52,7 @@ def speculative_sampling(x, draft_model, target_model, N, K):
 TEST, REST, BONUS = "u < q[i][j] / p[i][j]", "positive(q[i] - p[i], q[i])", "sample(q[-1])"
 LEFT, FROM = "q[i] - p[i]", "target_model(x_draft)"
 
-# (the mistake, what stands in LOOP, what stands there by mistake, ...)
+# (the mistake, a text of LOOP, the text that replaces it, ...)
 MISTAKES: list[tuple[str, ...]] = [
     ("the drafts are the draft's likeliest tokens, not drawn", "sample(p[-1])", "np.argmax(p[-1])"),
     ("a draft is drawn from the row of p before the last", "sample(p[-1])", "sample(draft_model(x_draft)[-2:][0])"),

@@ -1,4 +1,4 @@
-"""--verify: checks that nothing is lost, here and now: for the models, the engine and the options that were given.
+"""--verify: check that speculative texts have the target's distribution, with these models, this engine and options.
 
 Five checks, each of which sees a kind of mistake that the others may miss:
 
