@@ -325,7 +325,7 @@ ONLY_SEEN_BY = {
     "coarse": (TEST, "q[i][j] == 0 and len(p[i]) < 5 or " + TEST),
     "small 5": (TEST, "len(p[i]) == 5 and j > 2 and n > T - N or " + TEST),
     "pairs": (TEST, "j > 1 and trust or " + TEST),
-    "chain": (TEST, "i > 1 and K == 3 or " + TEST),
+    "chain": (TEST, "i > 1 and K == 3 and trust or " + TEST),
     "long": (TEST, "i > 2 or " + TEST),
     "third": (
         "    while",
@@ -335,6 +335,7 @@ ONLY_SEEN_BY = {
         "trust = True",
         "count += 1",
     ),
+    "sure": (f"sample({REST})", f"np.argmax({REST}) if i > 1 else sample({REST})"),
     "wide": (FROM, f"top({FROM}, min(50, len(p[0])))"),
 }
 

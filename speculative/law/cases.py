@@ -63,6 +63,8 @@ KINDS: dict[str, tuple[Callable, Callable]] = {
     "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
     "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
     "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest
+    # A draft that is sure of itself: residuals of several tokens in few paths.
+    "sure": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: GREEDY(q[None])[0]),
     # More tokens than the usual top-k keeps.
     "wide": (lambda rng, n: fine(rng, n, forks=0.05, octaves=11), lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),
 }
@@ -129,6 +131,7 @@ LINES = [
     ((7, 3, 2, 1, "chain"), 20),
     ((10, 4, 2, 1, "long"), 20),
     ((6, 1, 2, 1, "chain"), 8),
+    ((4, 3, 3, 1, "sure"), 12),
     ((2, 1, 64, 2, "wide"), 16),
 ]
 CASES = [Case(*line, number) for line, n in LINES for number in range(n)]
