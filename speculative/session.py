@@ -237,7 +237,7 @@ class PythonDecoders:
                 steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, s.rule.accept_tree)
             else:
                 K, with_K = lookahead_of(s.lookaheads[0])
-                draft = with_K(drafter.parts, drafter.stops, target)
+                draft = with_K(drafter.parts, target)
                 if len(x) >= READ_FIRST and any(map(s.models.shares_cache, s.roles)):
                     draft = drafters.after_first(draft)
                 steps = speculative_sampling(x, draft, target, N, K, rng, s.rule.accept)
@@ -252,7 +252,7 @@ class PythonDecoders:
 
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
-    """Return (K, or the largest one if automatic; with_K(drafts, stops, model) -> the drafter that a loop asks)."""
+    """Return (K, or the largest one if automatic; with_K(drafts, model) -> the drafter that a loop asks)."""
     if isinstance(K, AutoK):
         return K.K_max, K.drafter_of
-    return K, lambda drafts, stops, model: drafters.first_of(drafts)
+    return K, lambda drafts, model: drafters.first_of(drafts)

@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
-from speculative.drafters.base import Context, Drafter, DrafterSpec, Stop
+from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.options import did_you_mean
 from speculative.rules import TOKEN, Rule
@@ -69,18 +69,13 @@ def make_drafter(
     rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
     """
     *outer, innermost = levels
-    stops = [Stop() for _ in innermost]
-    drafts = [spec.chain(context._replace(go_on=stop)) for spec, stop in zip(innermost, stops, strict=True)]
+    drafts = [spec.chain(context) for spec in innermost]
     tree = first_of([spec.tree(context) for spec in innermost]) if trees else None
     inner_rule = rule if rule.lossless else TOKEN
     for [spec], (K, with_K) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
-        stop = Stop()
-        drafts = [
-            staged(spec.name, model, partial(with_K, drafts, stops, model), K, context.rng, inner_rule.accept, stop)
-        ]
-        stops = [stop]
-    return Drafter(first_of(drafts), drafts, stops, tree)
+        drafts = [staged(spec.name, model, partial(with_K, drafts, model), K, context.rng, inner_rule.accept)]
+    return Drafter(first_of(drafts), drafts, tree)
 
 
 def first_of(drafts: list[Callable]) -> Callable:
