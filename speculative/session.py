@@ -13,13 +13,13 @@ from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
-from speculative.options import ModelOptions, as_typed, checked, make_options, text, whole
+from speculative.options import ModelOptions, as_typed, checked, make_options, n_nodes, text, whole
 from speculative.rules import parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, Report, TextStep, text_steps
-from speculative.trees import n_nodes, tree_speculative_sampling
+from speculative.trees import tree_speculative_sampling
 from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 DECODERS = ("autoregressive", "speculative")
@@ -166,7 +166,7 @@ class Session(Generic[AnyOptions]):
         tree = self.options.tree or ()
         if len(tree) >= N:
             raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
-        more = N + (n_nodes(tree) if tree else 0)
+        more = N + n_nodes(tree)
         if len(x) + more > self.n_ctx:
             whose = "" if self.context.role == "target" else f" that {self.context} has"
             raise UserError(

@@ -70,7 +70,7 @@ def make_drafter(
     """
     *outer, innermost = levels
     drafts = [spec.chain(context) for spec in innermost]
-    tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x
+    tree = first_of([spec.tree(context) for spec in innermost]) if trees else None
     inner_rule = rule if rule.lossless else TOKEN
     for [spec], (K, with_K) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
@@ -78,8 +78,8 @@ def make_drafter(
     return Drafter(first_of(drafts), drafts, tree)
 
 
-def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
-    """The proposal of the first drafter that has one: more than n_before tokens.
+def first_of(drafts: list[Callable]) -> Callable:
+    """The proposal of the first drafter that has one: any token.
 
     Whether a drafter has one must not depend on its draws: a token that was drawn is never withdrawn.
     """
@@ -89,7 +89,7 @@ def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
     def draft(x, size):  # [n], k or widths -> Proposal or Tree
         for draft_alone in drafts:
             proposal = draft_alone(x, size)
-            if len(proposal.tokens) > n_before:
+            if len(proposal.tokens):
                 break
         return proposal
 

@@ -56,7 +56,7 @@ def lookup_tree(n_vocab: int) -> Callable:
 
     def draft(x, widths):
         x = np.asarray(x)  # [n]
-        tree = Tree([int(x[-1])], source=NAME)
+        tree = Tree(NAME)
         for ends in [*earlier_ends(x)][::-1]:
             for end in ends[::-1]:
                 add_path(tree, widths, np.resize(x[end + 1 :], len(widths)).tolist(), n_vocab)
@@ -69,7 +69,7 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
     """Add a continuation to a tree, as far as it has room. Continuations that begin alike share nodes."""
     node = 0
     for width, token in zip(widths, tokens, strict=True):
-        same = [child for child in tree.children[node] if tree.tokens[child] == token]
+        same = [child for child in tree.children[node] if tree.tokens[child - 1] == token]
         if not same and len(tree.children[node]) == width:
             return
         node = same[0] if same else tree.add(node, token, one_hot([token], n_vocab)[0])

@@ -42,7 +42,7 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
     """
 
     def draft(x, widths):
-        tree = Tree([int(x[-1])], source=name)
+        tree = Tree(name)
         parents = [0]
         for width in widths:
             rows = model(x, tree, parents)  # [len(parents), n_vocab]

@@ -163,5 +163,4 @@ def rows_of_nodes(session: Session, prompts: Sequence[np.ndarray]) -> Iterator[t
         tree = session.drafter(np.random.default_rng(0), target=target).tree(x, session.options.tree)
         rows = target.score_tree(x, tree)  # [n_nodes, n_vocab]
         for node in range(len(rows)):
-            path = [tree.tokens[i] for i in tree.path(node)]
-            yield f"prompt {number}, node {node}", rows[node : node + 1], direct(session, [*x, *path], 1)
+            yield f"prompt {number}, node {node}", rows[node : node + 1], direct(session, [*x, *tree.path(node)], 1)
