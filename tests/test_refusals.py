@@ -1,7 +1,9 @@
 """Refusals: a line that was typed, or a call in Python, and the one line that says what would be right."""
 
 import os
+import pickle
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -119,21 +121,47 @@ def test_a_line_is_refused_in_a_line(line, said, command, pair_words, tiny_pair,
     assert sorted(os.listdir(folder)) == before
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"k": 4}, "unknown option k; did you mean K?"),
-        ({"html": "a.html"}, "unknown option html"),
-        ({"K": True}, "K must be a whole number"),
-        ({"K": (8, 0), "drafter": "model/ngram"}, "K must be a whole number of at least 1"),
-        ({"K": ()}, "K must be a whole number of at least 1"),
-        ({"tree": [2, 2], "K": 5}, "tree and K cannot be combined: give one of them"),
-        ({"stop": ["a", 1]}, "stop must be a text in UTF-8, not ['a', 1]"),
-        ({"target_model_size": "./a\nb"}, r"./a\nb does not exist"),
-        ({"prompt": "a"}, "load_pair takes no prompt: give it to session.compare or session.speculative"),
-    ],
-)
-def test_python_is_refused_in_its_own_words(options, said):
-    line = refusal(load_pair, **options)
+def load_on_jax(**options):
+    pytest.importorskip("jax")
+    return load_pair(demo=True, engine="jax", **options)
+
+
+CALLS = [
+    (lambda pair: load_pair(k=4), "unknown option k; did you mean K?"),
+    (lambda pair: load_pair(html="a.html"), "unknown option html"),
+    (lambda pair: load_pair(K=True), "K must be a whole number"),
+    (lambda pair: load_pair(K=(8, 0), drafter="model/ngram"), "K must be a whole number of at least 1"),
+    (lambda pair: load_pair(K=()), "K must be a whole number of at least 1"),
+    (lambda pair: load_pair(tree=[2, 2], K=5), "tree and K cannot be combined: give one of them"),
+    (lambda pair: load_pair(stop=["a", 1]), "stop must be a text in UTF-8, not ['a', 1]"),
+    (lambda pair: load_pair(target_model_size="./a\nb"), r"./a\nb does not exist"),
+    (
+        lambda pair: load_pair(prompt="a"),
+        "load_pair takes no prompt: give it to session.compare or session.",
+    ),
+    # ---- a session: with the call, and not with the first step
+    (lambda pair: pair.changed(dtype="int8"), "dtype cannot change while models are loaded: start again with it"),
+    (lambda pair: pair.compare(5, 4), "the prompt must be a text in UTF-8, not 5"),
+    (lambda pair: pair.compare("a", 0), "n_tokens_to_generate must be a whole number of at least 1, not 0"),
+    (lambda pair: pair.speculative("a", "many"), "n_tokens_to_generate must be a whole number"),
+    (lambda pair: pair.speculative("a", 4, sample=-1), "sample must be a whole number of at least 0, not -1"),
+    (deepcopy, "loaded models are neither copied nor pickled, "),
+    (pickle.dumps, "loaded models are neither copied nor pickled, "),
+    (lambda pair: pair.compare("a", 1).page("/"), "cannot write to /: it is there, and not a file"),
+    # ---- another engine
+    (lambda pair: load_on_jax(batch=2, K="auto"), "batch decodes prompts together in JAX's loop"),
+    (
+        lambda pair: load_on_jax(batch=4, data_parallel=3),
+        "data_parallel 3 gives each copy of the models the same",
+    ),
+    (lambda pair: load_on_jax(batch=512, data_parallel=512), "mesh 1 data_parallel 512 needs 512 devices"),
+    (lambda pair: load_on_jax(accept="typical:0.1", temperature=1), "accept typical:0.1 is for engine c"),
+    (lambda pair: load_on_jax(dtype="int4"), "weights in int4 are for engine c or numpy"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), CALLS)
+def test_python_is_refused_in_its_own_words(call, said, pair):
+    line = refusal(call, pair)
     assert said in line
     assert "--" not in line
