@@ -16,9 +16,9 @@ import speculative
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative import load_pair
 from speculative.drafters import DRAFTERS
+from speculative.drafters.user import proposal_of
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
-from speculative.user_functions import proposal_of
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
