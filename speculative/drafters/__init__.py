@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
 from speculative.drafters.base import Context, Drafter, DrafterSpec
@@ -65,7 +66,7 @@ def make_drafter(
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
-    lookaheads: those inside the levels, from the outermost in: for each an AutoK or a FixedK of lookahead.py.
+    lookaheads: those inside the levels, from the outermost in: for each a FixedK, or an AutoK of lookahead.py.
     rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
     """
     *outer, innermost = levels
@@ -94,6 +95,16 @@ def first_of(drafts: list[Callable]) -> Callable:
         return proposal
 
     return draft
+
+
+class FixedK(NamedTuple):
+    """A K that is a number."""
+
+    K_max: int
+
+    def drafter_of(self, drafts: list[Callable], model: Callable) -> Callable:
+        """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
+        return first_of(drafts)
 
 
 def after_first(draft: Callable) -> Callable:

@@ -14,7 +14,6 @@ import numpy as np
 
 from speculative.session import DECODERS, Session
 from speculative.support.progress import working
-from speculative.trees import children_of
 
 BINS = 20  # of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
@@ -79,7 +78,7 @@ def places_of_tokens(session: Session, x, tokens: list[int], rng) -> Iterator[tu
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
     """Yield the place of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
-    for siblings in children_of(proposal) if len(proposal.p) else ():
+    for siblings in proposal.children if len(proposal.p) else ():
         nodes = [node - 1 for node in siblings]
         for i, node in enumerate(nodes):
             p = np.asarray(proposal.p[node])  # [n_vocab]
