@@ -488,28 +488,27 @@ def test_a_generator_in_a_default_argument_a_partial_and_a_method_are_followed(f
 
 CANNOT_TELL = [
     # (what stands in the place of the loop's first line, a part of what is said)
-    ("raise SystemExit(0)", "line 6: SystemExit: 0"),
-    ("raise ValueError('\\x1b[31m')", "line 6: ValueError: "),
+    ("raise SystemExit(0)", "line 7: SystemExit: 0"),
+    ("raise ValueError('\\x1b[31m')", "line 7: ValueError: "),
     ("return [*x, *[2.5] * N]", "not ids below 3"),
     ("return None", "it returned None, not ids below 3"),
-    ("while np.random.random() < 0.5: pass", "no progress: a text takes more than 1,000 random numbers and calls"),
+    ("while np.random.random() < 0.5: pass", "no progress: a text takes more than 2,000 random numbers and calls"),
     ("return x", "it returned 0 new tokens in place of 1"),
-    ("while True: target_model(x)", "no progress: a text takes more than 1,000 random numbers and calls of a model"),
+    ("while True: target_model(x)", "no progress: a text takes more than 2,000 random numbers and calls of a model"),
     ("for _ in range(20): np.random.random() < 0.5", "more than 2,000 paths"),
-    ("np.random.randint(100_000)", "one of more than 2,000"),
+    ("np.random.randint(100_000)", "more than 2,000 paths"),
     ("return [*x, *[secrets.randbelow(3)] * N]", "random numbers cannot be followed"),
     ("return [*x, *[int(HIDDEN.rng.random() * 3)] * N]", "random numbers cannot be followed"),
-    ("return [*x, *[int(np.random.normal() > 0)] * N]", "line 6: normal() cannot be followed"),
+    ("return [*x, *[int(np.random.normal() > 0)] * N]", "line 7: normal() cannot be followed"),
     ("return [*x, *[int(np.float64(np.random.random()) * 2)] * N]", "a random number as a float cannot be followed"),
-    ("import jax; return [*x, *[int(jax.random.bernoulli(jax.random.PRNGKey(0)))] * N]", "jax"),
-    ("raise KeyboardInterrupt", "line 6: KeyboardInterrupt"),
+    ("return [*x, *[int(jax.random.bernoulli(jax.random.PRNGKey(0)))] * N]", "jax"),
 ]
 
 
 @pytest.mark.parametrize(("line", "said"), CANNOT_TELL)
 def test_what_cannot_be_told_is_said_in_one_line(line, said):
     names = {}
-    text = f"import secrets\nimport numpy as np\nclass HIDDEN:\n    rng = np.random.default_rng(5)\ndef mine(x, draft_model, target_model, N, K):\n    {line}\n    return [*x, *[0] * N]\n"
+    text = f"import secrets\nimport jax\nimport numpy as np\nclass HIDDEN:\n    rng = np.random.default_rng(5)\ndef mine(x, draft_model, target_model, N, K):\n    {line}\n    return [*x, *[0] * N]\n"
     exec(compile(text, "mine.py", "exec"), names)
     with pytest.raises(UserError) as error:
         check_law.check_law(names["mine"])

@@ -1,16 +1,15 @@
 """Generators whose random numbers are unknown, in the place of NumPy's, Python's and PyTorch's."""
 
-import builtins
 import contextlib
 import gc
 import math
-import operator
 import os
 import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
-from types import BuiltinMethodType, CellType, MethodType
+from operator import setitem
+from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from numpy.random import Generator, RandomState
 
 from speculative.law.unknown import MATH, Float, Numbers, Unfollowed, UnknownNumber
 
-LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen")  # parts of the paths of their files
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # parts of their files' paths, and of ours
 
 
 class NoDistribution(Exception):
@@ -52,22 +52,22 @@ class TracedRandom:
     family = ""  # generators of one family and one seed give the same numbers
 
     def __init__(self, seed=None, *_, **__):
+        self.first_seed = seed
+        self.path: Any = None  # the one in which it has begun
         if isinstance(seed, TracedRandom):  # as in Generator(PCG64(7))
             self.__dict__ = seed.__dict__
-        else:
-            self.first_seed = seed
-            self.key = object()  # of its place in walk.streams
 
     def seed(self, seed=None, *_) -> "TracedRandom":
-        self.walk.begin_stream(self.key, None if seed is None else f"{self.family} {seed}")
+        self.path = self.walk.branches
+        self.numbers = self.walk.stream(None if seed is None else f"{self.family} {seed}")
         return self
 
     manual_seed = seed
 
     def number(self) -> UnknownNumber:
-        if self.key not in self.walk.streams:
+        if self.path is not self.walk.branches:
             self.seed(self.first_seed)
-        return UnknownNumber(next(self.walk.streams[self.key]))
+        return UnknownNumber(next(self.numbers))
 
     def random(self, size=None, dtype=None):
         if size is None:
@@ -177,11 +177,6 @@ OF_TYPES = {Generator: TracedRandom, RandomState: OfRandomState, random.Random: 
 CONSTRUCTORS = ("default_rng", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 
 
-def loaded() -> set[str]:
-    """The libraries with random numbers of their own."""
-    return {"torch", "jax.random"} & {*sys.modules}
-
-
 def stand_ins() -> list[tuple[Any, Any]]:
     """Each function, class and generator of random numbers, and ours in its place."""
     found: list[tuple[Any, Any]] = [(getattr(math, name), one) for name, one in MATH.items()]
@@ -204,36 +199,26 @@ def stand_ins() -> list[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def everywhere() -> Iterator[None]:
-    """Replace the generators wherever they are held, except in our own modules, and float in modules of no library."""
+    """Replace them wherever they are held, except in our own modules; and float in somebody's modules."""
     found = stand_ins()
     ours = {id(old): new for old, new in found}
+    changes: list[tuple] = []  # (setattr or setitem, the holder, the name, what it holds, what it shall hold)
+    for holder in gc.get_referrers(*(old for old, _ in found)):
+        if isinstance(holder, CellType):
+            one = holder.cell_contents
+            changes.append((setattr, holder, "cell_contents", one, ours[id(one)]))
+        names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+        if "__module__" not in names and not str(names.get("__name__")).startswith("speculative"):
+            changes += [(setitem, names, name, one, ours[id(one)]) for name, one in names.items() if id(one) in ours]
+    for function in [one for one in gc.get_objects() if isinstance(one, FunctionType)]:
+        names, values = function.__globals__, function.__defaults__
+        if not any(part in str(names.get("__file__")) for part in LIBRARIES):
+            changes.append((setitem, names, "float", names.get("float", float), Float))
+            changes.append(
+                (setattr, function, "__defaults__", values, values and tuple(ours.get(id(v), v) for v in values))
+            )
     with contextlib.ExitStack() as stack:
-
-        def put(change: Callable, holder, name, old, new) -> None:
+        for change, holder, name, old, new in changes:
             change(holder, name, new)
             stack.callback(change, holder, name, old)
-
-        holders = gc.get_referrers(*(old for old, _ in found))
-        for holder in holders:
-            if isinstance(holder, CellType):
-                put(setattr, holder, "cell_contents", holder.cell_contents, ours[id(holder.cell_contents)])
-                continue
-            names = holder if isinstance(holder, dict | list) else getattr(holder, "__dict__", None)
-            if isinstance(names, list) or (isinstance(names, dict) and not is_kept(names)):
-                for name, one in [*(names.items() if isinstance(names, dict) else enumerate(names))]:
-                    if id(one) in ours:
-                        put(operator.setitem, names, name, one, ours[id(one)])
-        for function in gc.get_referrers(*(one for one in holders if isinstance(one, tuple))):  # default arguments
-            values = getattr(function, "__defaults__", None) or ()
-            if any(id(one) in ours for one in values):
-                put(setattr, function, "__defaults__", values, tuple(ours.get(id(one), one) for one in values))
-        for names in gc.get_referrers(vars(builtins), builtins):
-            is_users = isinstance(names, dict) and "__builtins__" in names and not is_kept(names)
-            if is_users and not any(part in str(names.get("__file__")) for part in LIBRARIES):
-                put(operator.setitem, names, "float", names.get("float", float), Float)
         yield
-
-
-def is_kept(names: dict) -> bool:
-    """Whether these are the names of a module of ours, or of a class."""
-    return "__module__" in names or str(names.get("__name__")).startswith("speculative")

@@ -12,7 +12,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from speculative.support.errors import UserError
 
 LEAST = 1e-6  # a branch of a fork that is less likely is rounding of float32, and is not followed
-MOST_WHOLE = 10_000  # ints that one number can become
+MOST = 2_000  # paths of a case; random numbers and calls of models in one path; ints that a number can become
 ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
 
 
@@ -103,7 +103,7 @@ class UnknownNumber(NDArrayOperatorsMixin):
 
     def __int__(self) -> int:
         low, high = sorted(float(value_at(self.steps, np.clip(end, *ENDS))) for end in (self.u.low, self.u.high))
-        if low < 0 or not high - low < MOST_WHOLE:
+        if low < 0 or not high - low < MOST:
             raise Unfollowed("a random number below 0 or without bound as an int cannot be followed")
         return next((n for n in range(int(high), int(low), -1) if self >= n), int(low))
 
