@@ -23,6 +23,7 @@ from speculative.law.causes import cause_of
 from speculative.law.forms import FORMS, decoder_of
 from speculative.law.paths import EXACT, TooLarge, distance
 from speculative.law.texts import errors_as_lines, law_of_texts, somebodys_code
+from speculative.law.unknown import MOST
 from speculative.support.errors import UserError
 
 
@@ -53,7 +54,7 @@ def check_law(function: Callable) -> Verdict:
             if case.n_vocab in left_out:
                 continue
             try:
-                laws[case] = law_of_texts(decode, case)
+                laws[case] = law_of_texts(decode, case, MOST // 8 if wrong else MOST)
             except UserError as error:
                 if wrong and isinstance(error, TooLarge):
                     break

@@ -9,10 +9,11 @@ import numpy as np
 from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_drafter
 from speculative.filters import GREEDY
-from speculative.law.texts import errors_as_lines, ids_of
+from speculative.law.texts import ids_of
+from speculative.law.traced import NoDistribution
 from speculative.law.unknown import Unfollowed
 from speculative.sampling import sample, speculative_sampling
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, first_line
 from speculative.user_functions import as_drafter
 
 FORMS = """\
@@ -39,24 +40,21 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
         return text[: case.N] if len(text) <= case.N + case.K else text
 
     def one_by_one(draft, target, case, rng):
+        more = [rng] if "rng" in names else []
         text: list[int] = []
         for _ in range(case.N):
             row = target([*case.prompt, *text], 1)[0]  # [n_vocab]
-            text += ids_of([function(row, rng) if "rng" in names else function(row)], case.n_vocab)
+            text += ids_of(function(row, *more), case.n_vocab)
         return text
 
     def rule(proposal, q, rng):  # q [m + 1, n_vocab]
         try:
-            with errors_as_lines():
-                tokens = ids_of(function(proposal, q, rng), q.shape[1])
-        except UserError as error:  # our loop ends with a window of no drafts, which others do not have
-            if proposal.tokens or not error.__cause__ or isinstance(error.__cause__, UserError):
+            return ids_of(function(proposal, q, rng), q.shape[1])
+        except Exception as error:  # our loop ends with a window of no drafts, which others do not have
+            if proposal.tokens or isinstance(error, UserError | NoDistribution):
                 raise
-            left_out.setdefault("windows without a draft", str(error))
+            left_out.setdefault("windows without a draft", first_line(error))
             return [sample(q[-1], rng)]
-        if not tokens:
-            raise Unfollowed(f"the rule returns no token after {len(proposal.tokens)} drafts, and should add one")
-        return tokens
 
     def with_residual(proposal, q, rng):
         for i, j in enumerate(proposal.tokens):

@@ -60,7 +60,7 @@ def somebodys_code() -> Iterator[None]:
         yield
 
 
-def law_of_texts(decode: Callable, case: Case, reseeds: bool = True) -> dict:
+def law_of_texts(decode: Callable, case: Case, most: int = MOST, reseeds: bool = True) -> dict:
     """The law of the texts, () if a draw is impossible. Raises UserError.
 
     decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs somebodys_code around it.
@@ -82,14 +82,14 @@ def law_of_texts(decode: Callable, case: Case, reseeds: bool = True) -> dict:
         except NoDistribution:
             return ()
 
-    return law_of(program, MOST, reseeds)
+    return law_of(program, most, reseeds)
 
 
 def ids_of(result, n_vocab: int) -> list[int]:
-    """The ids of whatever a function returned: a list, a generator, an array or a tensor. Raises Unfollowed."""
+    """The ids of what a function returned: one, a list, a generator, an array or a tensor. Raises Unfollowed."""
     result = [*result] if hasattr(result, "__iter__") and np.ndim(result) < 2 else result
     with contextlib.suppress(*NOT_IDS):
         ids = whole_numbers(np.ravel(result))
-        if all(0 <= token < n_vocab for token in ids):
+        if ids and all(0 <= token < n_vocab for token in ids):
             return ids
     raise Unfollowed(f"it returned {result!r:.60}, not ids below {n_vocab}")

@@ -49,7 +49,6 @@ class TracedRandom:
     """A generator, with the methods of NumPy's and Python's. Those that take a size give Numbers."""
 
     walk: Any = None  # the Walk that goes on
-    family = ""  # generators of one family and one seed give the same numbers
 
     def __init__(self, seed=None, *_, **__):
         self.first_seed = seed
@@ -58,8 +57,9 @@ class TracedRandom:
             self.__dict__ = seed.__dict__
 
     def seed(self, seed=None, *_) -> "TracedRandom":
+        """Begin with the numbers of a seed, which all generators of one class share."""
         self.path = self.walk.branches
-        self.numbers = self.walk.stream(None if seed is None else f"{self.family} {seed}")
+        self.numbers = self.walk.stream(None if seed is None else f"{type(self).__name__} {seed}")
         return self
 
     manual_seed = seed
@@ -142,20 +142,16 @@ def unfollowed(name: str) -> Callable:
 
 
 class OfRandomState(TracedRandom):
-    family = "RandomState"
+    """NumPy's older generators."""
 
 
 class OfPython(TracedRandom):
-    family = "random"
-
     def randint(self, low, high):
         return self.integers(low, high, endpoint=True)
 
 
 class OfTorch(TracedRandom):
     """PyTorch's functions: a tensor of numbers that are not known is an array of objects."""
-
-    family = "torch"
 
     def rand(self, *size, generator=None, **_):
         return (generator or self).random(size[0] if size and np.ndim(size[0]) else size)
