@@ -9,6 +9,7 @@ from scipy.stats import chisquare
 from tiny import plant
 
 from speculative.drafters.model import model_tree
+from speculative.engines.contract import Engine
 from speculative.filters import GREEDY
 from speculative.law.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 from speculative.law.verify import check_greedy
@@ -100,7 +101,7 @@ def test_greedy_texts_may_part_only_where_rounding_can_bring_it_about(margin):
         options=SimpleNamespace(dtype="float32", K=3, tree=None),
         models={"target": network},
         measure_costs=lambda x: None,
-        engine=SimpleNamespace(exact=False, tolerance=lambda dtype: 1e-3),
+        engine=Engine(),
         steps=lambda name, x, N, rng: (
             autoregressive_sampling(x, target, N, rng)
             if name == "autoregressive"
@@ -109,8 +110,8 @@ def test_greedy_texts_may_part_only_where_rounding_can_bring_it_about(margin):
     )
     session.changed = lambda **options: session
     check = check_greedy(session, [np.array([1, 2, 7])], 5)
-    assert check.passed == (margin < 1e-3)
-    assert ("where the two best logits are 0.1 apart" in check.detail) == (not check.passed)
+    assert check.passed == (margin < 0.01)
+    assert f"where the two best logits are {margin:.2g} apart" in check.detail
 
 
 def test_it_stops_when_the_time_is_up_and_not_before_the_fewest_draws(run_verify):

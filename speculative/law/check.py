@@ -21,7 +21,7 @@ from typing import NamedTuple
 from speculative.law.cases import CASES, SMALLEST, Case
 from speculative.law.causes import cause_of
 from speculative.law.forms import FORMS, decoder_of
-from speculative.law.paths import EXACT, TooLarge, distance
+from speculative.law.paths import EXACT, distance
 from speculative.law.texts import errors_as_lines, law_of_texts, somebodys_code
 from speculative.law.unknown import MOST
 from speculative.support.errors import UserError
@@ -56,9 +56,7 @@ def check_law(function: Callable) -> Verdict:
             try:
                 laws[case] = law_of_texts(decode, case, MOST // 8 if wrong else MOST)
             except UserError as error:
-                if wrong and isinstance(error, TooLarge):
-                    break
-                if case.n_vocab == 3 or not far or isinstance(error, TooLarge):
+                if not wrong and (case.n_vocab == 3 or not far):
                     raise
                 left_out[case.n_vocab] = str(error)  # it may be written for one vocabulary
                 continue

@@ -11,7 +11,6 @@ from speculative.drafters.model import model_drafter
 from speculative.filters import GREEDY
 from speculative.law.texts import ids_of
 from speculative.law.traced import NoDistribution
-from speculative.law.unknown import Unfollowed
 from speculative.sampling import sample, speculative_sampling
 from speculative.support.errors import UserError, first_line
 from speculative.user_functions import as_drafter
@@ -36,7 +35,7 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
         has_prompt.append(text[: case.n_prompt] == case.prompt)
         text = text[case.n_prompt * has_prompt[0] :]
         if len(text) < case.N:
-            raise Unfollowed(f"it returned {len(text)} new tokens in place of {case.N}")
+            raise UserError(f"it returned {len(text)} new tokens in place of {case.N}")
         return text[: case.N] if len(text) <= case.N + case.K else text
 
     def one_by_one(draft, target, case, rng):

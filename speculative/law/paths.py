@@ -10,14 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from speculative.law.traced import TracedRandom
-from speculative.law.unknown import MOST, Unfollowed, Uniform
+from speculative.law.unknown import MOST, Uniform
 from speculative.support.errors import UserError
 
 EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
-
-
-class TooLarge(UserError):
-    """A program with too many paths, or a path without an end."""
 
 
 class Walk:
@@ -39,10 +35,10 @@ class Walk:
         self.began = time.monotonic()  # seconds
 
     def count(self) -> None:
-        """Note a random number or a call of a model. Raises TooLarge."""
+        """Note a random number or a call of a model. Raises UserError."""
         self.n_calls += 1
         if self.n_calls > MOST:
-            raise TooLarge(f"no progress: a text takes more than {MOST:,} random numbers and calls of a model")
+            raise UserError(f"no progress: a text takes more than {MOST:,} random numbers and calls of a model")
 
     def stream(self, seed) -> Iterator[Uniform]:
         """The numbers of a seed; others for each generator without a seed."""
@@ -62,7 +58,7 @@ class Walk:
 
 
 def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) -> dict:
-    """program(rng) -> an outcome -> {outcome: its exact probability}. Raises UserError, TooLarge above `most` paths."""
+    """program(rng) -> an outcome -> {outcome: its exact probability}. Raises UserError."""
     walk = TracedRandom.walk = Walk(reseeds)
     rng = TracedRandom()
 
@@ -74,13 +70,13 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
     walk.left.append([])
     for n_paths in itertools.count(1):
         if n_paths > most:
-            raise TooLarge(f"a case has more than {most:,} paths: of a loop without a bound, or of too many draws")
+            raise UserError(f"a case has more than {most:,} paths: of a loop without a bound, or of too many draws")
         law[outcome(walk.left.pop())] += walk.weight
         if not walk.left:
             break
     # One path has one outcome, and those of all paths are the whole.
     if len({outcome([*walk.branches]) for _ in range(4)}) > 1 or abs(sum(law.values()) - 1) > EXACT:
-        raise Unfollowed("some of its random numbers cannot be followed: draw from rng, np.random or random")
+        raise UserError("some of its random numbers cannot be followed: draw from rng, np.random or random")
     return dict(law)
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from speculative.law.cases import Case
-from speculative.law.paths import TooLarge, Walk, law_of
+from speculative.law.paths import Walk, law_of
 from speculative.law.traced import LIBRARIES, NoDistribution, TracedRandom, everywhere
-from speculative.law.unknown import MOST, Unfollowed
+from speculative.law.unknown import MOST
 from speculative.support.errors import UserError, first_line
 from speculative.user_functions import NOT_IDS
 from speculative.user_functions import ids_of as whole_numbers
@@ -27,15 +27,14 @@ def errors_as_lines() -> Iterator[None]:
     """Raise the errors of somebody's code as UserErrors with its last line; but not those that the callers know."""
     try:
         yield
-    except (NoDistribution, TooLarge, KeyboardInterrupt):
+    except (NoDistribution, KeyboardInterrupt):
         raise
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)]
         place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}" if own else ""
         name = "" if isinstance(error, UserError) else type(error).__name__
-        words = first_line(error) if str(error).strip() else ""
-        raise UserError(": ".join(filter(None, (place, name, words)))) from error
+        raise UserError(": ".join(dict.fromkeys(filter(None, (place, name, first_line(error)))))) from error
 
 
 @contextlib.contextmanager
@@ -45,7 +44,7 @@ def somebodys_code() -> Iterator[None]:
 
     def stop(number, frame):
         if time.monotonic() - TracedRandom.walk.began > MOST_SECONDS:  # each second again, if the code catches it
-            raise Unfollowed(f"no progress: one text takes more than {MOST_SECONDS} s")
+            raise UserError(f"no progress: one text takes more than {MOST_SECONDS} s")
 
     TracedRandom.walk = Walk()  # whose path begins now
     quiet = io.StringIO()
@@ -86,10 +85,10 @@ def law_of_texts(decode: Callable, case: Case, most: int = MOST, reseeds: bool =
 
 
 def ids_of(result, n_vocab: int) -> list[int]:
-    """The ids of what a function returned: one, a list, a generator, an array or a tensor. Raises Unfollowed."""
+    """The ids of what a function returned: one, a list, a generator, an array or a tensor. Raises UserError."""
     result = [*result] if hasattr(result, "__iter__") and np.ndim(result) < 2 else result
     with contextlib.suppress(*NOT_IDS):
         ids = whole_numbers(np.ravel(result))
         if ids and all(0 <= token < n_vocab for token in ids):
             return ids
-    raise Unfollowed(f"it returned {result!r:.60}, not ids below {n_vocab}")
+    raise UserError(f"it returned {result!r:.60}, not ids below {n_vocab}")

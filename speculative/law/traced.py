@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from speculative.law.unknown import MATH, Float, Numbers, Unfollowed, UnknownNumber
+from speculative.law.unknown import MATH, Float, Numbers, UnknownNumber
+from speculative.support.errors import UserError
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # parts of their files' paths, and of ours
@@ -27,7 +28,7 @@ class NoDistribution(Exception):
 
 def one_trial(u, n, p):
     if n != 1:
-        raise Unfollowed("binomial() with more than one trial cannot be followed")
+        raise UserError("binomial() with more than one trial cannot be followed")
     if np.any(np.clip(p, 0, 1) != p):
         raise NoDistribution
     return (u < p) * 1
@@ -80,7 +81,7 @@ class TracedRandom:
     random_sample = random
 
     def __getattr__(self, name: str) -> Callable:
-        """A method that is one of LAWS. Raises Unfollowed, if it is called, for one of another name."""
+        """A method that is one of LAWS. Raises UserError, if it is called, for one of another name."""
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in LAWS:
@@ -99,12 +100,10 @@ class TracedRandom:
     def places(self, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
         """Draw n places with chances in proportion to the weights. Raises NoDistribution if they are none."""
         weights = np.asarray(weights, float)  # [n_weights]
-        if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
-            raise NoDistribution
-        if not replace and n > np.count_nonzero(weights):
-            raise ValueError("Fewer non-zero entries in p than size")
         places: list[int] = []
         for _ in range(n):
+            if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
+                raise NoDistribution
             cumulative = np.cumsum(weights)  # [n_weights]
             places.append(self.number().u.part([0.0, *(cumulative / cumulative[-1]).tolist()]))
             weights = weights if replace else np.where(np.arange(len(weights)) == places[-1], 0, weights)
@@ -136,7 +135,7 @@ class TracedRandom:
 
 def unfollowed(name: str) -> Callable:
     def refuse(*args, **named):
-        raise Unfollowed(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
+        raise UserError(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
 
     return refuse
 

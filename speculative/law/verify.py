@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.engines.model import common_prefix, margin
 from speculative.law.sampled import Check, check_sampled, tokens_of
 from speculative.measure.report import engine_line
 from speculative.options import as_typed
@@ -95,27 +94,15 @@ def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Che
     with_K = {K: (K, *o.K[1:]) if isinstance(o.K, tuple) else K for K in (1, 2, 4, 8)}  # K of the outermost level
     sessions = {str(n): changed(session, prompts[0], tree=None, K=K) for n, K in with_K.items()}
     sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
-    n_tokens = 0
-    margins = []
-    tolerance = session.engine.tolerance(o.dtype)
     rng = np.random.default_rng(0)
-    with working("comparing greedy texts", len(prompts) * len(sessions), "text") as bar:
-        for number, x in enumerate(prompts, start=1):
-            expected = tokens_of(session.steps("autoregressive", x, N, rng))
-            for name, other in sessions.items():
-                actual = tokens_of(other.steps("speculative", x, N, rng))
-                bar.update(1)
-                at = common_prefix(np.array(actual), np.array(expected))
-                n_tokens += at
-                if actual == expected:
-                    continue
-                margins.append(margin(session.models["target"], [*x, *expected[:at]]))
-                if session.engine.exact or at == min(len(actual), len(expected)) or margins[-1] > tolerance:
-                    difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
-                    apart = f", where the two best logits are {margins[-1]:.2g} apart"
-                    return Check("greedy", False, difference + apart)
-    detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, "
-    detail += f"K = {', '.join(sessions)})"
-    if margins:
-        detail += f"; {len(margins)} texts part, where the two best logits are {max(margins):.2g} apart at most"
-    return Check("greedy", True, detail)
+    found = []
+    with working("comparing greedy texts", len(sessions), "K") as bar:
+        expected = [tokens_of(session.steps("autoregressive", x, N, rng)) for x in prompts]
+        for name, other in sessions.items():
+            texts = expected, [tokens_of(other.steps("speculative", x, N, rng)) for x in prompts]
+            if differ := session.engine.greedy_differences(prompts, session.models["target"], texts, o.dtype):
+                found.append(f"K = {name}: {differ}")
+            bar.update(1)
+    detail = f"{N * len(prompts) * len(sessions)} speculative tokens equal the autoregressive ones "
+    detail += f"({len(prompts)} prompts, K = {', '.join(sessions)})"
+    return Check("greedy", "a defect" not in str(found), " ".join(found) or detail)
