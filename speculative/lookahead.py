@@ -150,11 +150,10 @@ class AutoK:
 
         return pays(), go_on
 
-    def drafter_of(self, drafts: Sequence[Callable], stops: Sequence, model: Callable) -> Callable:
+    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode: the first of these that proposes anything surely, while it pays.
 
-        stops: of the drafts. model: their target. As in drafters.first_of, whether one proposes anything must not
-        depend on its draws.
+        model: their target. As in drafters.first_of, whether one proposes anything must not depend on its draws.
         """
         asked: list[tuple] = []  # for each drafter in the last iteration: K, margins, seconds
         n = 0  # tokens before it
@@ -168,13 +167,13 @@ class AutoK:
                     record.n_unread = len(x)
             proposal = Proposal([], [])
             asked.clear()
-            for record, draft, stop in zip(self.records, drafts, stops, strict=True):
+            for record, draft in zip(self.records, drafts, strict=True):
                 K = 0
                 if not proposal.tokens:
-                    pays, stop.go_on = self.decider(record, k)
+                    pays, go_on = self.decider(record, k)
                     K = k if pays else self.trial(record, k)
                 began = time.perf_counter()
-                proposal = draft(x, K) if K else proposal
+                proposal = draft(x, K, go_on) if K else proposal
                 # The next one has its turn if this one is less sure than usual of its first draft, as p of it tells.
                 if K and record is not self.records[-1] and [*proposal.margins, np.inf][0] < record.scale:
                     K, proposal = 0, Proposal([], [])

@@ -116,11 +116,16 @@ def lookahead(value: Any) -> int | str | tuple:
     return Ks if len(Ks) > 1 else Ks[0]
 
 
+def n_nodes(sizes: Collection[int]) -> int:
+    """The nodes of a tree, without its root, in which each node of depth d has sizes[d] children."""
+    return sum(accumulate(sizes, mul))
+
+
 def widths(value: Any) -> tuple[int, ...]:
     """--tree 2,2,1: the number of children at each depth."""
     parts = value if isinstance(value, tuple | list) else str(value).split(",")
     sizes = [int(part) if re.fullmatch("[1-9][0-9]?", str(part)) else 0 for part in parts]
-    if 0 in sizes or sum(accumulate(sizes, mul)) > MOST_NODES:
+    if 0 in sizes or n_nodes(sizes) > MOST_NODES:
         raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all")
     return tuple(sizes)
 

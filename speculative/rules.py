@@ -1,15 +1,16 @@
 """Rules of acceptance: which drafts are accepted, and the distribution that the token after them is drawn from.
 
 The paper's rule is sampling.token_by_token. Here are block verification, which accepts more drafts and is lossless too,
-and two rules that are not lossless: lenient and typical acceptance. Each comes with its explanation: the tests that it
-made, computed again from the step and the random numbers u that the rule drew.
+and two rules that are not lossless: lenient and typical acceptance. Each judges by random numbers u: fresh ones to
+accept drafts, and those of a step once more to explain it.
 
 To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
 other, one_by_one makes the Rule from two functions of p and q.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError
-from speculative.trees import TreeStep, acceptance_by_depth, sibling_by_sibling
+from speculative.trees import acceptance_by_depth, sibling_by_sibling
 
 
 class Rule(NamedTuple):
@@ -25,13 +26,31 @@ class Rule(NamedTuple):
 
     name: str
     accept: Callable  # accept(proposal, q, rng) -> tokens
-    # explain(step, u) -> ({"u", "p", "q", "passed"} of each draft that was tested, with the chances w and h of a block;
-    # [n_vocab], the distribution of the last token). u: random numbers, of which the last are the rule's.
-    explain: Callable | None
+    # judge(proposal, q, u) -> the accepted drafts; [n_vocab], the distribution of the token after them; {"u", "p", "q",
+    # "passed"} of each draft that was tested, with w and h of a block. u: an iterator of random numbers, one for a test
+    judge: Callable | None
     chances: Callable  # chances(step) -> the chance of acceptance at each position that was tested
-    accept_tree: Callable | None = None  # accept_tree(tree, q, rng) -> tokens, if trees can be tested
+    accept_tree: Callable | None = None  # accept_tree(tree, q, rng) -> tokens, if judge takes a trees.Tree, too
+    blocks: bool = False  # whether all drafts are tested, and a test depends on the drafts before
     lossless: bool = True
     formula: str = "Σ min(p, q) = 1 - TVD(p, q)"  # of the chance of acceptance at a position
+
+    def explain(self, step: Step, u: Sequence[float]) -> tuple[list[dict], np.ndarray]:
+        """Return the tests of a step, and the distribution of its last token. u: random numbers, of which the last are
+        the rule's."""
+        n_tests = step.drafted if self.blocks else min(len(step.tokens), step.drafted)
+        _, rest, tests = self.judge(step.proposal, step.q, iter(u[-1 - n_tests :]))  # type: ignore[misc]  # has one
+        return tests, rest
+
+
+def rule_of(name: str, judge: Callable, chances: Callable, **about: Any) -> Rule:
+    """The rule that accepts drafts as judge says. about: other fields of Rule."""
+
+    def accept(proposal, q, rng):  # q [m + 1, n_vocab]
+        tokens, rest, _ = judge(proposal, q, (rng.random() for _ in count()))
+        return [*tokens, sample(rest, rng)]
+
+    return Rule(name, accept, judge, chances, **about)
 
 
 # ---- Token by token, and rules that change its test ------------------------------------------------------------------
@@ -51,37 +70,14 @@ def one_by_one(
     replaces a rejected draft. truncate(q): the rows that are used in place of the target's.
     """
 
-    def accept(proposal, q, rng):  # q [m + 1, n_vocab]
-        q = truncate(q)  # [m + 1, n_vocab]
-        tokens = []
-        for j, p_i, q_i in zip(proposal.tokens, proposal.p, q, strict=False):
-            if rng.random() >= ratio(overlap(q_i, p_i), p_i, j):
-                return [*tokens, sample(residual_fn(q_i, p_i), rng)]
-            tokens.append(j)
-        return [*tokens, sample(q[-1], rng)]
-
-    def accept_tree(tree, q, rng):  # q [1 + n_nodes, n_vocab]
-        return sibling_by_sibling(tree, truncate(q), rng, overlap, residual_fn)
-
-    def tested(step):
-        """The token, p and q of each draft that was tested."""
-        return zip(step.proposal.tokens[: step.accepted + 1], step.proposal.p, truncate(step.q), strict=False)
-
-    def explain(step, u):
-        rows = enumerate(zip(u[-1 - min(len(step.tokens), step.drafted) :], tested(step), strict=False))
-        tests = [
-            {"u": u_i, "p": float(p_i[j]), "q": float(q_i[j]), "passed": i < step.accepted}
-            for i, (u_i, (j, p_i, q_i)) in rows
-        ]
-        q = truncate(step.q)[step.accepted]  # [n_vocab]
-        return tests, residual_fn(q, step.proposal.p[step.accepted]) if step.accepted < step.drafted else q
+    def judge(proposal, q, u):  # q [m + 1, n_vocab]
+        return sibling_by_sibling(proposal, truncate(q), u, overlap, residual_fn)
 
     def chances(step):
-        if isinstance(step, TreeStep):
-            return acceptance_by_depth(step._replace(q=truncate(step.q)), overlap, residual_fn)
-        return [float(np.sum(overlap(q_i, p_i))) for _, p_i, q_i in tested(step)]
+        return acceptance_by_depth(step, truncate(step.q), overlap, residual_fn)
 
-    return Rule(name, accept, explain, chances, accept_tree, **about)
+    rule = rule_of(name, judge, chances, **about)
+    return rule._replace(accept_tree=rule.accept)
 
 
 # The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens.
@@ -134,7 +130,7 @@ def typical_tokens(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
 # ---- Block verification ----------------------------------------------------------------------------------------------
 
 
-def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
+def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> tuple:  # q [m + 1, n_vocab]
     """Test the drafts as a block: lossless like token_by_token, and it accepts at least as many drafts on average.
 
     Token by token, an unlucky early draft throws away good later ones. Here the longest prefix whose last draft passes
@@ -145,10 +141,13 @@ def block_by_block(proposal: Proposal, q, rng: np.random.Generator) -> list[int]
     """
     w, h = block_chances(proposal, q)
     n_accepted = 0
-    for i in range(1, len(h)):
-        if rng.random() < h[i]:
+    tests = []
+    for i, (j, u_i) in enumerate(zip(proposal.tokens, u, strict=False), start=1):
+        if u_i < h[i]:
             n_accepted = i
-    return [*proposal.tokens[:n_accepted], sample(block_residual(proposal, q, w, n_accepted), rng)]
+        chances = {"p": float(proposal.p[i - 1][j]), "q": float(q[i - 1][j])}
+        tests.append({"u": u_i, **chances, "passed": u_i < h[i], "w": w[i], "h": h[i]})
+    return proposal.tokens[:n_accepted], block_residual(proposal, q, w, n_accepted), tests
 
 
 def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice
@@ -178,16 +177,6 @@ def block_residual(proposal: Proposal, q, w: list[float], i: int):  # -> [n_voca
     return residual(w[i] * q[i], proposal.p[i])
 
 
-def explain_block(step: Step, u) -> tuple[list[dict], np.ndarray]:
-    w, h = block_chances(step.proposal, step.q)
-    rows = zip(u[-1 - step.drafted :], step.proposal.tokens, step.proposal.p, step.q, w[1:], h[1:], strict=False)
-    tests = [
-        {"u": u_i, "p": float(p_i[j]), "q": float(q_i[j]), "passed": u_i < h_i, "w": w_i, "h": h_i}
-        for u_i, j, p_i, q_i, w_i, h_i in rows
-    ]
-    return tests, block_residual(step.proposal, step.q, w, step.accepted)
-
-
 def chances_by_block(step: Step) -> list[float]:
     """The chance that one more draft is accepted, Σ min(p, w q) / w, with the w of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
@@ -195,7 +184,7 @@ def chances_by_block(step: Step) -> list[float]:
     return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]
 
 
-BLOCK = Rule("block", block_by_block, explain_block, chances_by_block, formula="Σ min(p / w, q), by block")
+BLOCK = rule_of("block", block_by_block, chances_by_block, blocks=True, formula="Σ min(p / w, q), by block")
 
 
 # ---- --accept --------------------------------------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
-from speculative.options import ModelOptions, as_typed, checked, make_options, text, whole
+from speculative.options import ModelOptions, as_typed, checked, make_options, n_nodes, text, whole
 from speculative.rules import parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, Report, TextStep, text_steps
-from speculative.trees import n_nodes, tree_speculative_sampling
+from speculative.trees import tree_speculative_sampling
 from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 DECODERS = ("autoregressive", "speculative")
@@ -166,7 +166,7 @@ class Session(Generic[AnyOptions]):
         tree = self.options.tree or ()
         if len(tree) >= N:
             raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
-        more = N + (n_nodes(tree) if tree else 0)
+        more = N + n_nodes(tree)
         if len(x) + more > self.n_ctx:
             whose = "" if self.context.role == "target" else f" that {self.context} has"
             raise UserError(
@@ -237,7 +237,7 @@ class PythonDecoders:
                 steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, s.rule.accept_tree)
             else:
                 K, with_K = lookahead_of(s.lookaheads[0])
-                draft = with_K(drafter.parts, drafter.stops, target)
+                draft = with_K(drafter.parts, target)
                 if len(x) >= READ_FIRST and any(map(s.models.shares_cache, s.roles)):
                     draft = drafters.after_first(draft)
                 steps = speculative_sampling(x, draft, target, N, K, rng, s.rule.accept)
@@ -252,7 +252,7 @@ class PythonDecoders:
 
 
 def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
-    """Return (K, or the largest one if automatic; with_K(drafts, stops, model) -> the drafter that a loop asks)."""
+    """Return (K, or the largest one if automatic; with_K(drafts, model) -> the drafter that a loop asks)."""
     if isinstance(K, AutoK):
         return K.K_max, K.drafter_of
-    return K, lambda drafts, stops, model: drafters.first_of(drafts)
+    return K, lambda drafts, model: drafters.first_of(drafts)

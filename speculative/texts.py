@@ -12,7 +12,7 @@ import numpy as np
 from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
 from speculative.rules import Rule
-from speculative.trees import Tree
+from speculative.trees import Tree, walk
 
 
 @dataclass
@@ -144,7 +144,7 @@ def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report:
     proposal = step.proposal
     if isinstance(proposal, Tree):
         shown.source = [proposal.source] * step.drafted
-        shown.tree = {"tokens": proposal.tokens[1:], "parents": proposal.parents[1:], "path": step.walk}
+        shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": walk(step)[1:]}
         return shown
     shown.source = [*proposal.source]
     shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
@@ -152,7 +152,7 @@ def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report:
     for name in report.levels:
         shown.levels[name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
         inner = [deeper for one in inner for deeper in one.proposal.inner]
-    if report.explain and rule.explain and chances is None:
+    if report.explain and rule.judge and chances is None:
         shown.details = report.explain(step, rule, report.draws.u, n)
     return shown
 

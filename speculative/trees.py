@@ -15,96 +15,93 @@ section 3.2 (siblings without replacement, each tested against the remainder of 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
+from typing import Any
 
 import numpy as np
 
-from speculative.sampling import Step, ratio, sample
-
-
-def n_nodes(widths: Sequence[int]) -> int:
-    """The number of nodes, without the root, if each node of depth d has widths[d] children."""
-    return sum(accumulate(widths, mul))
+from speculative.sampling import Step, ratio
 
 
 @dataclass
 class Tree:
-    """Nodes in the order in which they were added, so that a parent comes before its children. Node 0 is the root."""
+    """Drafts in the order in which they were added, so that a parent comes before its children. Node 0 is the root, the
+    last token of the text; node i is tokens[i - 1]."""
 
-    tokens: list[int]  # tokens[0] is the last token of the text
-    parents: list[int] = field(default_factory=lambda: [-1])
-    p: list = field(default_factory=lambda: [None])  # rows [n_vocab]
-    children: list[list[int]] = field(default_factory=lambda: [[]])
-    source: str = ""  # the name of the drafter
+    source: str  # the name of the drafter
+    tokens: list[int] = field(default_factory=list)  # [m]
+    p: list = field(default_factory=list)  # [m, n_vocab]
+    parents: list[int] = field(default_factory=list)  # [m]
+    children: list[list[int]] = field(default_factory=lambda: [[]])  # [1 + m], of each node
 
     def add(self, parent: int, token: int, p) -> int:
         """Add a node and return its number."""
-        node = len(self.tokens)
         self.tokens.append(int(token))
-        self.parents.append(parent)
         self.p.append(p)
-        self.children.append([])
+        self.parents.append(parent)
+        node = len(self.tokens)
         self.children[parent].append(node)
+        self.children.append([])
         return node
 
     def path(self, node: int) -> list[int]:
-        """The nodes from below the root to this one."""
-        return [*self.path(self.parents[node]), node] if node else []
+        """The tokens from below the root to this node."""
+        return [*self.path(self.parents[node - 1]), self.tokens[node - 1]] if node else []
 
 
-class TreeStep(Step):
-    """A Step whose proposal is a Tree, with q [1 + n_nodes, n_vocab]."""
-
-    @property
-    def drafted(self) -> int:
-        """The number of nodes that were proposed."""
-        return len(self.proposal.tokens) - 1
-
-    @property
-    def walk(self) -> list[int]:
-        """The accepted nodes, from the root's child down."""
-        tree = self.proposal
-        nodes = [0]
-        for token in self.tokens[: self.accepted]:
-            nodes += [child for child in tree.children[nodes[-1]] if tree.tokens[child] == token]
-        return nodes[1:]
+def children_of(proposal: Any) -> Sequence[Sequence[int]]:
+    """The children of each node of a Tree. In a Proposal, a chain, each draft is the child of the one before."""
+    if isinstance(proposal, Tree):
+        return proposal.children
+    return [*([i] for i in range(1, len(proposal.tokens) + 1)), []]
 
 
-def sibling_by_sibling(tree: Tree, q, rng, overlap: Callable, residual_fn: Callable) -> list[int]:
+def walk(step: Step) -> list[int]:
+    """The root and the accepted nodes, from its child down."""
+    nodes = [0]
+    for token in step.tokens[: step.accepted]:
+        nodes += [child for child in children_of(step.proposal)[nodes[-1]] if step.proposal.tokens[child - 1] == token]
+    return nodes
+
+
+def sibling_by_sibling(proposal: Any, q, u: Iterator[float], overlap: Callable, residual_fn: Callable) -> tuple:
     """Steps 3 and 4 of a tree: token_by_token, with several children to test at each position.
 
-    q: [1 + n_nodes, n_vocab]. overlap, residual_fn: the parts of the rule (rules.one_by_one). A rejected child leaves
-    residual_fn(q, p) for its siblings.
+    proposal: a Tree, or a Proposal. q: [1 + m, n_vocab]. u: a random number for each test. overlap, residual_fn: the
+    parts of the rule (rules.one_by_one). Returns what rules.Rule.judge does.
     """
+    children = children_of(proposal)
     tokens = []
+    tests = []
     node = 0
 
     # Step 3: walk down from the root. A rejected child leaves less of q for its siblings.
-    while tree.children[node]:
+    while children[node]:
         remaining = q[node]  # [n_vocab]
-        for child in tree.children[node]:
-            j = tree.tokens[child]
-            p = tree.p[child]  # [n_vocab]
-            if rng.random() < ratio(overlap(remaining, p), p, j):
+        for child in children[node]:
+            j = proposal.tokens[child - 1]
+            p = proposal.p[child - 1]  # [n_vocab]
+            u_j = next(u)
+            passed = u_j < ratio(overlap(remaining, p), p, j)
+            tests.append({"u": u_j, "p": float(p[j]), "q": float(remaining[j]), "passed": passed})
+            if passed:
                 tokens.append(j)
                 break
             remaining = residual_fn(remaining, p)  # [n_vocab]
         else:  # every child was rejected: resample from the remainder of q
-            return [*tokens, sample(remaining, rng)]
+            return tokens, remaining, tests
         node = child
 
     # Step 4: the walk came to a leaf, whose row gives a bonus token.
-    return [*tokens, sample(q[node], rng)]
+    return tokens, q[node], tests
 
 
 def tree_speculative_sampling(
     x, draft: Callable, target_model: Callable, N: int, widths: Sequence[int], rng, accept: Callable
-) -> Iterator[TreeStep]:
+) -> Iterator[Step]:
     """Generate exactly N tokens with the target's distribution. Any tree will do, if each token was drawn from its p.
 
     draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; target_model(x, tree) ->
-    [1 + n_nodes, n_vocab], the distributions after the root and each node. accept: a rule for trees.
+    [1 + m, n_vocab], the distributions after the root and each node. accept: a rule for trees.
     """
     x = list(x)  # [n]
     n = len(x)
@@ -115,32 +112,33 @@ def tree_speculative_sampling(
         tree = draft(x, widths[: T - n - 1])  # depth <= T - n - 1
 
         # Step 2: the target scores all nodes in one call; q[i] is the distribution of the token after node i.
-        q = target_model(x, tree)  # [1 + n_nodes, n_vocab]
+        q = target_model(x, tree)  # [1 + m, n_vocab]
 
         # Steps 3 and 4: the rule walks down the tree, and adds a token of the target's own.
         tokens = accept(tree, q, rng)
         x = [*x, *tokens]  # [n + len(tokens)]
         n = len(x)
-        yield TreeStep(tokens, tree, q)
+        yield Step(tokens, tree, q)
 
 
-def acceptance_by_depth(step: TreeStep, overlap: Callable, residual_fn: Callable) -> list[float]:
+def acceptance_by_depth(step: Step, q, overlap: Callable, residual_fn: Callable) -> list[float]:
     """The chance that one of the children is accepted, for each node of the walk that has any.
 
-    overlap, residual_fn: the parts of the rule. The last child counts with Σ overlap. Each child before it counts with
-    the ratio of the token that was drawn, because the p of its later siblings depends on that token.
+    q, overlap, residual_fn: the parts of the rule. The last child counts with Σ overlap. Each child before it counts
+    with the ratio of the token that was drawn, because the p of its later siblings depends on that token.
     """
-    tree = step.proposal
+    tokens, all_p = step.proposal.tokens, step.proposal.p
+    children = children_of(step.proposal)
     chances = []
-    for node in [node for node in [0, *step.walk] if tree.children[node]]:
-        *others, last = tree.children[node]
-        remaining = step.q[node]  # [n_vocab]
-        all_rejected = 1.0
+    for node in [node for node in walk(step) if children[node]]:
+        *others, last = children[node]
+        remaining = q[node]  # [n_vocab]
+        accepted = 0.0  # the chance that one of the others is accepted
         for child in others:
-            p = tree.p[child]  # [n_vocab]
-            all_rejected *= 1 - ratio(overlap(remaining, p), p, tree.tokens[child])
+            p = all_p[child - 1]  # [n_vocab]
+            accepted += (1 - accepted) * ratio(overlap(remaining, p), p, tokens[child - 1])
             remaining = residual_fn(remaining, p)  # [n_vocab]
-        chances.append(1 - all_rejected * (1 - float(np.sum(overlap(remaining, tree.p[last])))))
+        chances.append(accepted + (1 - accepted) * float(np.sum(overlap(remaining, all_p[last - 1]))))
     return chances
 
 
@@ -152,8 +150,7 @@ def by_paths(model: Callable) -> Callable:
 
     def scored(x, tree, nodes=None):
         if nodes is None:
-            nodes = range(len(tree.tokens))
-        texts = [[*x, *(tree.tokens[i] for i in tree.path(node))] for node in nodes]
-        return np.concatenate([model(text, 1) for text in texts])  # [len(nodes), n_vocab]
+            nodes = range(1 + len(tree.tokens))
+        return np.concatenate([model([*x, *tree.path(node)], 1) for node in nodes])  # [len(nodes), n_vocab]
 
     return scored

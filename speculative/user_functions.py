@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import Context, DrafterSpec
+from speculative.drafters.base import Context, DrafterSpec, always, until_unsure
 from speculative.rules import RULES, Rule
 from speculative.sampling import Proposal
 from speculative.support.errors import UserError, first_line
@@ -64,10 +64,10 @@ def as_drafter(function: Callable) -> DrafterSpec:
     name = name_of(function, DRAFTERS)
 
     def drafter(context: Context) -> Callable:
-        def draft(x, k):  # [n], k -> [m], [m, n_vocab]
+        def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab]
             if k == 0:
                 return Proposal([], [])
-            k = next((n for n in range(1, k) if not context.go_on(1.0)), k)  # its margins are unknown
+            k = until_unsure([1.0] * k, go_on)  # its margins are unknown
             proposed = function(np.array(x), k)  # a copy, as x itself is the text
             try:
                 return proposal_of(proposed, k, context.n_vocab, name)

@@ -49,13 +49,13 @@ def networks(request):
     return two_of(request.param)
 
 
-def random_tree(rng, x, n):
+def random_tree(rng, n):
     """A tree of n nodes. Siblings differ."""
-    tree = Tree([int(x[-1])])
-    while len(tree.tokens) <= n:
-        parent = int(rng.integers(len(tree.tokens)))
+    tree = Tree("")
+    while len(tree.tokens) < n:
+        parent = int(rng.integers(1 + len(tree.tokens)))
         token = int(rng.integers(6))
-        if token not in [tree.tokens[child] for child in tree.children[parent]]:
+        if token not in [tree.tokens[child - 1] for child in tree.children[parent]]:
             tree.add(parent, token, None)
     return tree
 
@@ -95,12 +95,11 @@ def test_trees_are_their_paths(kind):
     rng = RNG(0)
     x = rng.integers(6, size=119)
     for _ in range(12):
-        tree = random_tree(rng, x, int(rng.integers(40)))
-        n = len(tree.tokens)
+        tree = random_tree(rng, int(rng.integers(40)))
+        n = 1 + len(tree.tokens)
         for nodes in (None, rng.permutation(range(rng.integers(n), n)).tolist(), None):
             same(model.score_tree(x, tree, nodes), by_paths(other.logits)(x, tree, nodes))
-        path = tree.path(int(rng.integers(len(tree.tokens))))
-        x = np.append(x, [tree.tokens[node] for node in path]).astype(int)
+        x = np.append(x, tree.path(int(rng.integers(n)))).astype(int)
         alone = Model(other, logits_themselves)
         alone(x)
         same(model.hidden(x), alone.hidden(x))
@@ -120,7 +119,7 @@ def call_a_target_and_its_copies(kind):
     x = rng.integers(4, size=6)
     for _ in range(300):
         network = networks[rng.integers(3)]
-        tree = random_tree(rng, x, int(rng.integers(8)))
+        tree = random_tree(rng, int(rng.integers(8)))
         n_last = int(rng.integers(1, len(x) + 1))
         text = lambda one, x=x, n_last=n_last: one.logits(x, n_last)  # noqa: E731
         nodes = lambda one, x=x, tree=tree: one.tree_logits(x, tree)  # noqa: E731
@@ -133,7 +132,7 @@ def call_a_target_and_its_copies(kind):
             same(rows, call(other))
         else:
             call(network)
-        path = [tree.tokens[node] for node in tree.path(int(rng.integers(len(tree.tokens))))]
+        path = tree.path(int(rng.integers(1 + len(tree.tokens))))
         x = np.append(x, path).astype(int) if rng.random() < 0.7 else x[: rng.integers(2, len(x) + 1)]
         x = np.append(x, rng.integers(4, size=rng.integers(2)))[: HPARAMS["n_ctx"] - 8]
 
@@ -151,10 +150,10 @@ def test_a_path_that_a_copy_moves_is_not_its_targets():
     (target, other), same = two_of("float32")
     [copy, _], _ = two_of("float32", seed=1)
     copy.share_cache(target, 2)
-    tree = Tree([2])
+    tree = Tree("")
     for network, parent, token in ((target, 0, 7), (target, 1, 7), (copy, 0, 8)):
         tree.add(parent, token, None)
-        network.tree_logits(np.arange(3), tree, [len(tree.tokens) - 1])
+        network.tree_logits(np.arange(3), tree, [len(tree.tokens)])
     copy.logits(np.array([0, 1, 2, 8, 9]))
     x = np.array([0, 1, 2, 8, 9, 3])
     same(target.logits(x), other.logits(x))

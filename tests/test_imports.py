@@ -1,11 +1,10 @@
 """Imports point one way: main, the session, the engines, the method, the network and its files; and in no circle."""
 
 import ast
-import os
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from tiny import ROOT, python
+from tiny import ROOT
 
 # From the top down: a module may import modules of its line or below. The package itself is a door: its load_pair is
 # imported when it is asked for.
@@ -29,6 +28,7 @@ FLOORS = (
     "speculative.support",
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}
+BLOG = {"main", "gpt2", "utils", "encoder"}  # the package imports them from speculative.blog
 FOLDERS = ("benchmarks", "training", "speculative")
 PATHS = [*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))]
 SOURCES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PATHS}  # "speculative.__init__"
@@ -51,6 +51,8 @@ def imports(module):
             assert node.level == 0, f"{module}: imports are written in full"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if {name, f"{name}.__init__"} & {*SOURCES} else node.module for name in names}
+    ours = module.startswith("speculative.")
+    assert not ours or not found & BLOG, f"{module}: a gpt2.py beside a user's script would come in the place of ours"
     found = {name.removeprefix("speculative.blog.") for name in found}
     return {one for name in found for one in (name, f"{name}.__init__") if one in SOURCES} - {module}
 
@@ -65,21 +67,6 @@ def test_there_is_no_circle():
         TopologicalSorter({module: imports(module) for module in SOURCES}).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
-
-
-LOADS = """import sys
-from speculative import load_pair
-pair = load_pair("tiny-draft", "tiny-target", models_dir=sys.argv[1])
-print(sum(len(step.tokens) for step in pair.speculative("The", 3)))
-"""
-
-
-def test_a_file_beside_the_users_script_hides_nothing_that_the_package_needs(tmp_path):
-    for name in ("utils.py", "main.py", "gpt2.py", "encoder.py", "training.py"):
-        (tmp_path / name).write_text("raise SystemExit('this is the user's')")
-    (tmp_path / "checkpoints").mkdir()
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # after the folder of the script
-    assert python("-c", LOADS, ROOT / "models", cwd=tmp_path, env=environment).stdout == "3\n"
 
 
 def test_the_method_and_the_network_stand_alone():

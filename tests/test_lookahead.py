@@ -8,7 +8,7 @@ import pytest
 from tiny import decoded, one_hot
 
 from speculative import lookahead
-from speculative.drafters.base import Stop
+from speculative.drafters.base import always, until_unsure
 from speculative.engines.model import Call
 from speculative.lookahead import AutoK
 from speculative.sampling import Proposal, speculative_sampling
@@ -31,13 +31,12 @@ class Simulation:
         self.now = 0.0
         self.log = []
         self.n_read = 0  # tokens that the drafter has read
-        self.go_on = Stop()
 
     def perf_counter(self):
         return self.now
 
-    def draft(self, x, k):
-        k = next((n for n in range(1, k) if not self.go_on(1.0)), k)
+    def draft(self, x, k, go_on=always):
+        k = until_unsure([1.0] * k, go_on)
         unread = len(x) - self.n_read
         self.n_read = len(x)
         self.now += self.noise() * (self.draft_time * k + self.catch_up * unread * (unread > 2))
@@ -66,7 +65,7 @@ def simulate(monkeypatch):
         if K is None:
             auto = auto or AutoK([0.6])
             auto.measure(one, [draft], x, 999)
-            draft = auto.drafter_of([draft], [one.go_on], one)
+            draft = auto.drafter_of([draft], one)
             K = auto.K_max
         one.n_read = len(x)
         began = one.now
@@ -91,7 +90,7 @@ def test_it_comes_close_to_the_best_fixed_k(simulate, alpha, draft_time, row):
     assert simulate(1024, **world)[0] <= 1.06 * best
 
 
-never, always = (lambda place: False), (lambda place: True)
+never = accepted_with(0)
 USELESS = [
     {"right": never, "draft_time": 0.1},
     {"right": never, "draft_time": 4.0},
@@ -134,7 +133,7 @@ def test_a_drafter_that_is_unsure_leaves_the_place_to_the_next(monkeypatch, scal
     auto = AutoK([scale, 0.6])
     auto.measure(one, [one.draft] * 2, np.zeros(8, int), 999)
     asked = []
-    auto.drafter_of([one.draft, lambda x, k: asked.append(k) or one.draft(x, k)], [one.go_on] * 2, one)([0] * 8, 4)
+    auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)([0] * 8, 4)
     assert bool(asked) == (scale > 1)
 
 

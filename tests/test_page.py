@@ -9,7 +9,6 @@ from tiny import ROOT
 
 from speculative.measure.page import SCRIPTS, STYLES, VISIBLE, WEB, fill, findings, page, page_data
 from speculative.measure.run import compare
-from speculative.rules import RULES, TOKEN
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \0\x1b[31m\x7f\x9b\u202e\u2066 {{data}} \u2028 é"
 PROMPT = "Once upon a time"
@@ -70,12 +69,6 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
                 assert test["passed"] == (numbers[-2] < numbers[-1])
             assert card["rows"][card["drawn"]][0] == card["token"] == names[draft]
             assert card["rows"] == [[names[token], *chances] for token, *chances in test["top"]]
-
-
-def test_a_rule_that_was_added_has_a_page(pair, monkeypatch):
-    monkeypatch.setitem(RULES, "mine", (lambda: TOKEN._replace(name="mine"), None))
-    [one, *_] = page_data(run_of(pair, **SAMPLED, accept="mine"))["iterations"]
-    assert re.fullmatch(r"u = [\d.]+, p = [\d.]+, q = [\d.]+", one["tested"][0]["formula"])
 
 
 @pytest.mark.parametrize("how", [SAMPLED, {"drafter": "int8/model", "K": (6, 2)}, {"tree": (2, 2, 1)}], ids=str)

@@ -21,11 +21,3 @@ def test_with_all_extras_it_is_requirements_txt():
     listed = names(line for line in lines if not line.startswith("#"))
     assert names(PROJECT["dependencies"] + extras) == listed - tensorflow
     assert not names(PROJECT["dependencies"]) & {"jax", "matplotlib", "scipy"}  # what is large is an extra
-
-
-def test_its_modules_are_those_that_are_there():
-    packaged = SETTINGS["tool"]["setuptools"]
-    assert packaged["package-dir"]["speculative.blog"] == "."  # the four files at the top
-    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("[!.]*/**/__init__.py")}
-    ours = {".".join(folder.parts) for folder in folders if folder.parts[0] == "speculative"}
-    assert {*packaged["packages"]} == ours | {"speculative.models"}

@@ -74,8 +74,9 @@ def test_the_drafter_and_the_rule_of_contributing_decode(pair):
     session = pair.changed(temperature=1)
     again = session.changed(drafter="again").compare("It was", 20)
     assert again.figures["drafted"] > 20
-    alpha = [session.changed(accept=rule).compare("It was", 60).figures["alpha"] for rule in ("half", "token")]
-    assert alpha[0] <= 0.5 < alpha[1]
+    half, token = (session.changed(accept=rule).compare("It was", 60) for rule in ("half", "token"))
+    assert half.figures["alpha"] <= 0.5 < token.figures["alpha"]
+    assert re.search(r'"u = [\d.]+, p = [\d.]+, q = [\d.]+"', half.html())
 
 
 def sentences(text: str) -> set[str]:

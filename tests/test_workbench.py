@@ -1,12 +1,10 @@
 """--serve: the answers of the workbench, and to whom it answers."""
 
 import asyncio
-import contextlib
 import json
 import re
 import socket
 import threading
-import urllib.request
 from collections import deque
 
 import pytest
@@ -223,16 +221,6 @@ def test_one_decodes_and_the_others_wait(bench, monkeypatch):
 
     asyncio.run(requests())
     assert (endless.most, bench.runs) == (1, {})
-
-
-def test_requests_that_never_end_keep_nobody_out(bench, serving):
-    address = urllib.parse.urlsplit(serving(bench))
-    with contextlib.ExitStack() as opened:
-        for _ in range(80):
-            half = opened.enter_context(socket.create_connection((address.hostname, address.port)))
-            half.sendall(b"POST /decode HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-        with urllib.request.urlopen(address.geturl()) as answer:
-            assert answer.status == 200
 
 
 def test_a_port_that_is_taken(pair):

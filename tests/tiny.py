@@ -15,7 +15,7 @@ import pytest
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.formats import convert_all as convert
-from speculative.rules import Rule
+from speculative.rules import Rule, rule_of
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -133,4 +133,6 @@ def plant(monkeypatch, place, old, new):
                 monkeypatch.setattr(user, key, found[name])
             elif isinstance(value, Rule) and value.accept is function:
                 monkeypatch.setattr(user, key, value._replace(accept=found[name]))
+            elif isinstance(value, Rule) and value.judge is function:
+                monkeypatch.setattr(user, key, rule_of(value.name, found[name], value.chances))
     monkeypatch.setattr(owner, name, found[name])

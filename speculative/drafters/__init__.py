@@ -12,7 +12,7 @@ from functools import partial
 from types import MappingProxyType
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
-from speculative.drafters.base import Context, Drafter, DrafterSpec, Stop
+from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.options import did_you_mean
 from speculative.rules import TOKEN, Rule
@@ -69,22 +69,17 @@ def make_drafter(
     rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
     """
     *outer, innermost = levels
-    stops = [Stop() for _ in innermost]
-    drafts = [spec.chain(context._replace(go_on=stop)) for spec, stop in zip(innermost, stops, strict=True)]
-    tree = first_of([spec.tree(context) for spec in innermost], n_before=1) if trees else None  # the root is in x
+    drafts = [spec.chain(context) for spec in innermost]
+    tree = first_of([spec.tree(context) for spec in innermost]) if trees else None
     inner_rule = rule if rule.lossless else TOKEN
     for [spec], (K, with_K) in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
-        stop = Stop()
-        drafts = [
-            staged(spec.name, model, partial(with_K, drafts, stops, model), K, context.rng, inner_rule.accept, stop)
-        ]
-        stops = [stop]
-    return Drafter(first_of(drafts), drafts, stops, tree)
+        drafts = [staged(spec.name, model, partial(with_K, drafts, model), K, context.rng, inner_rule.accept)]
+    return Drafter(first_of(drafts), drafts, tree)
 
 
-def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
-    """The proposal of the first drafter that has one: more than n_before tokens.
+def first_of(drafts: list[Callable]) -> Callable:
+    """The proposal of the first drafter that has one: any token.
 
     Whether a drafter has one must not depend on its draws: a token that was drawn is never withdrawn.
     """
@@ -94,7 +89,7 @@ def first_of(drafts: list[Callable], n_before: int = 0) -> Callable:
     def draft(x, size):  # [n], k or widths -> Proposal or Tree
         for draft_alone in drafts:
             proposal = draft_alone(x, size)
-            if len(proposal.tokens) > n_before:
+            if len(proposal.tokens):
                 break
         return proposal
 

@@ -13,23 +13,17 @@ class Drafter(NamedTuple):
 
     chain: Callable  # draft(x, k) -> Proposal
     parts: Sequence[Callable]  # of a+b those of a and of b; the first that proposes anything is the chain
-    stops: Sequence["Stop"]  # one for each of the parts
     tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
 
 
-class Stop:
-    """The go_on(margin) of a drafter in one decode: whether to draft one more token after one with this margin.
-
-    A K that chooses itself sets it for each proposal. With a number K it always goes on, and no margin is needed.
-    """
-
-    go_on: Callable[[float], bool] | None = None
-
-    def __call__(self, margin: float) -> bool:
-        return self.go_on is None or self.go_on(margin)
+def always(margin: float) -> bool:
+    """The go_on of a proposal whose K is a number: draft one more token after one with this margin."""
+    return True
 
 
-ALWAYS = Stop()
+def until_unsure(margins: Sequence[float], go_on: Callable) -> int:
+    """Return the number of drafts, of those with these margins: up to the first after which not to go on."""
+    return next((n for n, margin in enumerate(margins, start=1) if not go_on(margin)), len(margins))
 
 
 class Context(NamedTuple):
@@ -40,14 +34,13 @@ class Context(NamedTuple):
     filters: Filters  # from the draft's logits to p
     greedy: bool  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
     models: Mapping[str, Any]  # by role
-    go_on: Stop = ALWAYS  # asked after each draft, with its margin (sampling.Proposal)
 
 
 class DrafterSpec(NamedTuple):
     """One way to draft: an entry of the registry."""
 
     name: str
-    chain: Callable[[Context], Callable]  # -> draft(x, k) -> Proposal
+    chain: Callable[[Context], Callable]  # -> draft(x, k, go_on=always) -> Proposal
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
     model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft

@@ -23,7 +23,7 @@ import numpy as np
 
 from speculative.checkpoints.hugging_face import read_file
 from speculative.checkpoints.tensors import bad_file, read
-from speculative.drafters.base import ALWAYS, Context, DrafterSpec
+from speculative.drafters.base import Context, DrafterSpec, always, until_unsure
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
 from speculative.support.errors import UserError
@@ -93,13 +93,13 @@ def head_model(context: Context) -> Callable:
     return model
 
 
-def head_drafter(model: Callable, rng: np.random.Generator, go_on: Callable = ALWAYS) -> Callable:
+def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
     """A token from each head in turn. model: head_model."""
 
-    def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= n_heads
+    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= n_heads
         p = model(x)[:k]  # [m, n_vocab]
         sure = [1 / n for n in range(1, len(p) + 1)]  # each head knows less than the one before
-        m = next((n for n, margin in enumerate(sure, start=1) if not go_on(margin)), len(p))
+        m = until_unsure(sure, go_on)
         tokens = [sample(p_i, rng) for p_i in p[:m]]
         return Proposal(tokens, p[:m], [NAME] * m, margins=sure[:m])
 
@@ -122,7 +122,7 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool) -> Callab
 
 SPEC = DrafterSpec(
     name=NAME,
-    chain=lambda context: head_drafter(head_model(context), context.rng, context.go_on),
+    chain=lambda context: head_drafter(head_model(context), context.rng),
     tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
     roles=(NAME,),
     load=load,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from speculative.drafters.base import ALWAYS, DrafterSpec
+from speculative.drafters.base import DrafterSpec, always, until_unsure
 from speculative.filters import one_hot
 from speculative.sampling import Proposal
 from speculative.trees import Tree
@@ -32,19 +32,19 @@ def earlier_ends(x: np.ndarray) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2],
         yield ends
 
 
-def prompt_lookup(n_vocab: int, go_on: Callable = ALWAYS) -> Callable:
+def prompt_lookup(n_vocab: int) -> Callable:
     """Propose the tokens that followed the longest match, at the last of its places; nothing if there is no match.
 
     If fewer than k tokens followed, they are repeated (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b.
     """
 
-    def draft(x, k):  # [n], k -> [k] or [0], [k, n_vocab] or [0, n_vocab]
+    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
         x = np.asarray(x)  # [n]
         matches = [*earlier_ends(x)]  # the longest comes last
         if not matches:
             return Proposal([], [])
         sure = [float(n) for n in range(len(matches) - 1, len(matches) - 1 + k)]  # tokens that match beside the first
-        m = next((n for n, margin in enumerate(sure, start=1) if not go_on(margin)), k)
+        m = until_unsure(sure, go_on)
         tokens = np.resize(x[matches[-1][-1] + 1 :], m).tolist()  # [m], cut or repeated
         return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * m, margins=sure[:m])
 
@@ -56,7 +56,7 @@ def lookup_tree(n_vocab: int) -> Callable:
 
     def draft(x, widths):
         x = np.asarray(x)  # [n]
-        tree = Tree([int(x[-1])], source=NAME)
+        tree = Tree(NAME)
         for ends in [*earlier_ends(x)][::-1]:
             for end in ends[::-1]:
                 add_path(tree, widths, np.resize(x[end + 1 :], len(widths)).tolist(), n_vocab)
@@ -69,7 +69,7 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
     """Add a continuation to a tree, as far as it has room. Continuations that begin alike share nodes."""
     node = 0
     for width, token in zip(widths, tokens, strict=True):
-        same = [child for child in tree.children[node] if tree.tokens[child] == token]
+        same = [child for child in tree.children[node] if tree.tokens[child - 1] == token]
         if not same and len(tree.children[node]) == width:
             return
         node = same[0] if same else tree.add(node, token, one_hot([token], n_vocab)[0])
@@ -79,6 +79,6 @@ SPEC = DrafterSpec(
     name=NAME,
     words="prompt lookup",
     scale=1.0,
-    chain=lambda context: prompt_lookup(context.n_vocab, context.go_on),
+    chain=lambda context: prompt_lookup(context.n_vocab),
     tree=lambda context: lookup_tree(context.n_vocab),
 )

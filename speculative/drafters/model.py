@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import ALWAYS, DrafterSpec, Stop
+from speculative.drafters.base import DrafterSpec, always
 from speculative.filters import margins, one_hot
 from speculative.sampling import Proposal, max_fn, sample
 from speculative.trees import Tree
 
 
-def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model", stop: Stop = ALWAYS) -> Callable:
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
-    test, and the output would no longer follow the target's distribution. stop.go_on(margin): whether to go on.
+    test, and the output would no longer follow the target's distribution.
     """
 
-    def draft(x, k):  # [n], k -> [k], [k, n_vocab]
+    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
         tokens = []
         p = []
         sure = []
@@ -25,9 +25,9 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-            if stop.go_on:
+            if go_on is not always:
                 sure += margins(getattr(model, "last_logits", p_i[None]))  # of a function without logits, those of p
-                if not stop.go_on(sure[-1]):
+                if not go_on(sure[-1]):
                     break
         return Proposal(tokens, p, [name] * len(tokens), margins=sure)
 
@@ -42,7 +42,7 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
     """
 
     def draft(x, widths):
-        tree = Tree([int(x[-1])], source=name)
+        tree = Tree(name)
         parents = [0]
         for width in widths:
             rows = model(x, tree, parents)  # [len(parents), n_vocab]
@@ -82,7 +82,7 @@ def drafts_of(role: str, name: str, **about) -> DrafterSpec:
     """The drafter `name` whose drafts are those of Context.models[role]. about: other fields of its DrafterSpec."""
     return DrafterSpec(
         name,
-        chain=lambda context: model_drafter(context.models[role], context.rng, name, context.go_on),
+        chain=lambda context: model_drafter(context.models[role], context.rng, name),
         tree=lambda context: model_tree(context.models[role].score_tree, context.rng, context.greedy, name),
         roles=(role,),
         model=True,

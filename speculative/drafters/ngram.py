@@ -94,7 +94,7 @@ def load(models) -> Callable:
 SPEC = DrafterSpec(
     name=NAME,
     words="n-gram",
-    chain=lambda context: model_drafter(context.models[NAME], context.rng, NAME, context.go_on),
+    chain=lambda context: model_drafter(context.models[NAME], context.rng, NAME),
     tree=lambda context: model_tree(by_paths(context.models[NAME]), context.rng, context.greedy, NAME),
     roles=(NAME,),
     model=True,

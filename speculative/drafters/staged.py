@@ -9,18 +9,15 @@ Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative
 
 from collections.abc import Callable
 
-from speculative.drafters.base import ALWAYS, Stop
+from speculative.drafters.base import always
 from speculative.filters import margins
 from speculative.sampling import Proposal, speculative_sampling
 
 
-def staged(
-    name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable, stop: Stop = ALWAYS
-) -> Callable:
-    """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule.
-    stop.go_on(margin): whether to draft more."""
+def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable) -> Callable:
+    """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule."""
 
-    def draft(x, k):  # [n], k -> [m], [m, n_vocab], m <= k
+    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
         tokens = []
         p = []
         source = []
@@ -32,9 +29,9 @@ def staged(
             tokens += step.tokens
             p += [*step.q[:n]]
             source += [*step.proposal.source[: step.accepted], name]  # a step's last token is the model's own
-            if stop.go_on:
+            if go_on is not always:
                 sure += margins(getattr(model, "last_logits", step.q)[:n])
-                if not all(map(stop.go_on, sure[-n:])):
+                if not all(map(go_on, sure[-n:])):
                     break
         return Proposal(tokens, p, source, steps, sure)
 

@@ -201,7 +201,7 @@ class Model:
         rows = self.call(self.network.tree_logits, x, tree, nodes)  # [m, n_vocab]
         self.x = text = np.array(x)
         nodes = range(len(rows)) if nodes is None else nodes
-        self.texts_of_rows = lambda: [[*text, *(tree.tokens[i] for i in tree.path(node))] for node in nodes]
+        self.texts_of_rows = lambda: [[*text, *tree.path(node)] for node in nodes]
         return rows
 
     def call(self, logits_of: Callable, *args) -> np.ndarray:  # -> [m, n_vocab]

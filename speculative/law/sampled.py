@@ -16,7 +16,7 @@ import numpy as np
 
 from speculative.session import DECODERS, Session
 from speculative.support.progress import working
-from speculative.trees import Tree, TreeStep
+from speculative.trees import children_of, walk
 
 BINS = 20  # of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
@@ -74,7 +74,7 @@ def tokens_of(steps: Iterable) -> list[int]:
 
 def rows_read(step) -> np.ndarray:  # -> [n_tokens, n_vocab]
     """The rows of the target with which a Step chose its tokens."""
-    return np.asarray(step.q)[[0, *step.walk] if isinstance(step, TreeStep) else range(len(step.tokens))]
+    return np.asarray(step.q)[walk(step)]
 
 
 def rows_of(session: Session, x, tokens: list[int], alone: bool) -> np.ndarray:  # [n], [N] -> [N, n_vocab]
@@ -98,8 +98,8 @@ def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
     """Yield the place of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
-    siblings = proposal.children if isinstance(proposal, Tree) else [[i] for i in range(len(proposal.p))]
-    for nodes in siblings:
+    for siblings in children_of(proposal) if len(proposal.p) else ():
+        nodes = [node - 1 for node in siblings]
         for i, node in enumerate(nodes):
             p = np.asarray(proposal.p[node])  # [n_vocab]
             order = p.copy()  # [n_vocab]

@@ -133,7 +133,7 @@ def account(speculative: Recorder, t_target: float, known: Costs, found: dict) -
     window = line_through(known.rows)
     beta = mean(window(m + 1) for m in windows) / t_target
     leviathan = None
-    if found["alpha"] is not None and not found["tree"] and speculative.rule.name != "block":  # which looks back
+    if found["alpha"] is not None and not found["tree"] and not speculative.rule.blocks:
         leviathan = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
     return {
         "t_target": t_target,

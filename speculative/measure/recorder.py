@@ -53,7 +53,7 @@ def explain_step(step: Step, rule: Rule, u: Sequence[float], n: int) -> dict:
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
     and the draw of the last token. u: random numbers, of which the last are the rule's. n: the tokens that are shown; a
     stop text has cut the others."""
-    tests, q = rule.explain(step, u)  # type: ignore[misc]  # text_steps asks only rules that have it
+    tests, q = rule.explain(step, u)
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
     for token, test, p_i, q_i in zip(drafts[:n], tests, step.proposal.p, step.q, strict=False):

@@ -28,11 +28,11 @@ class TreeNetwork(CachedNetwork):
         """The same in one pass, in which a node sees the text and the path to itself, and no other node."""
         x = np.asarray(x)  # [n]
         if nodes is None:
-            nodes = range(len(tree.tokens))
-        tokens = np.append(x, tree.tokens[1:]).astype(int)  # [n + n_nodes - 1]; node i is at n - 1 + i
-        parents = np.append(chain_parents(len(x)), np.add(tree.parents[1:], len(x) - 1)).astype(int)
+            nodes = range(1 + len(tree.tokens))
+        tokens = np.append(x, tree.tokens).astype(int)  # [n + n_nodes]; node i is at n - 1 + i
+        parents = np.append(chain_parents(len(x)), np.add(tree.parents, len(x) - 1)).astype(int)
         first = min(nodes)
-        n_last = len(tree.tokens) - first
+        n_last = 1 + len(tree.tokens) - first
         check_length(len(tokens), n_last, self.n_ctx)
         rows = np.subtract(nodes, first)  # [m]
         with LOCK:
