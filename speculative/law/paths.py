@@ -22,7 +22,7 @@ class Walk:
     def __init__(self, reseeds: bool = True):
         """reseeds: whether a seed that comes again gives the same numbers again, as in NumPy."""
         self.reseeds = reseeds
-        self.left: list[list[int]] = []  # the paths that are not taken yet, by their branches
+        self.left: list[list[int]] = [[]]  # the paths that are not taken yet, by their branches
         self.begin([])
 
     def begin(self, branches: list[int]) -> None:
@@ -67,13 +67,12 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
         return program(rng)
 
     law: dict = defaultdict(float)
-    walk.left.append([])
-    for n_paths in itertools.count(1):
+    n_paths = 0
+    while walk.left:
+        n_paths += 1
         if n_paths > most:
             raise UserError(f"a case has more than {most:,} paths: of a loop without a bound, or of too many draws")
         law[outcome(walk.left.pop())] += walk.weight
-        if not walk.left:
-            break
     # One path has one outcome, and those of all paths are the whole.
     if len({outcome([*walk.branches]) for _ in range(4)}) > 1 or abs(sum(law.values()) - 1) > EXACT:
         raise UserError("some of its random numbers cannot be followed: draw from rng, np.random or random")

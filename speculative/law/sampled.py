@@ -51,7 +51,9 @@ def check_sampled(
                 steps = [*session.steps(name, x, N, stream)]
                 tokens = tokens_of(steps)
                 q = rows_of(session, x, tokens, alone)  # [N, n_vocab]
-                gaps += [float(np.max(np.abs(np.concatenate([*map(rows_read, steps)]) - q)))] if alone else []
+                if alone:
+                    read = np.concatenate([np.asarray(step.q)[walk(step)] for step in steps])  # [N, n_vocab]
+                    gaps.append(float(np.max(np.abs(read - q))))
                 places[name] += places_of_tokens(session, x, tokens, q, rng)
                 places[DRAFTS] += [one for step in steps for one in places_of_drafts(step.proposal, rng)]
             n_draws += 1
@@ -70,11 +72,6 @@ def check_sampled(
 
 def tokens_of(steps: Iterable) -> list[int]:
     return [int(token) for step in steps for token in step.tokens]
-
-
-def rows_read(step) -> np.ndarray:  # -> [n_tokens, n_vocab]
-    """The rows of the target with which a Step chose its tokens."""
-    return np.asarray(step.q)[walk(step)]
 
 
 def rows_of(session: Session, x, tokens: list[int], alone: bool) -> np.ndarray:  # [n], [N] -> [N, n_vocab]
