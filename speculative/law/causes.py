@@ -124,7 +124,7 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
         is_cut |= q[~kept].any()
         logs.append([np.log(row[kept]) - np.log(row[kept]).mean() for row in (q, f)])
     x, y = np.concatenate(logs, axis=1)  # [n] each
-    power = x @ y / (x @ x)
+    power = x @ y / (x @ x) if x.any() else 1.0
     if not np.allclose(y, power * x, 1e-4, 1e-4):
         return None
     if abs(power - 1) > 0.01:
