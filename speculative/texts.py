@@ -12,7 +12,8 @@ import numpy as np
 from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
 from speculative.rules import Rule
-from speculative.trees import Tree, walk
+from speculative.sampling import Step
+from speculative.trees import Tree, children_of, walk
 
 
 @dataclass
@@ -42,6 +43,7 @@ class TextStep:
     tree: dict | None = None
     details: dict | None = None  # tests and draws, if they were asked for: see docs/output.md
     pieces: list[str] = field(default_factory=list)  # text of each token
+    origins: list[str] = field(default_factory=list)  # of each token: see origins_of
     text_index: int = 0  # index of the text that the step belongs to, if there are several
     q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree
 
@@ -49,23 +51,18 @@ class TextStep:
     def text(self) -> str:
         return "".join(self.pieces)
 
-    @property
-    def origins(self) -> list[str]:
-        """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive".
 
-        A draft that the draft model did not propose is "accepted: " and the name of its drafter.
-        """
-        n_accepted = min(self.accepted, len(self.tokens))
-        all_accepted = self.accepted == self.drafted
-        if self.tree:  # the path ends in a leaf
-            last_node = [0, *self.tree["path"]][-1]
-            all_accepted = last_node not in self.tree["parents"]
-        last = "bonus" if all_accepted else "resampled"
-        if self.drafted == 0:
-            last = "autoregressive"
-        names = [*self.source, *["model"] * n_accepted][:n_accepted]
-        accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
-        return [*accepted, last][: len(self.tokens)]
+def origins_of(step: Step) -> list[str]:
+    """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive".
+
+    A draft that the draft model did not propose is "accepted: " and the name of its drafter.
+    """
+    if not step.drafted:
+        return ["autoregressive"]
+    names = [*step.proposal.source, *["model"] * step.accepted][: step.accepted]
+    accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
+    rejected = children_of(step.proposal)[walk(step)[-1]]  # none of a leaf
+    return [*accepted, "resampled" if rejected else "bonus"]
 
 
 @dataclass
@@ -137,16 +134,16 @@ def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report:
         tokens=[*map(int, step.tokens[:n])],
         pieces=pieces,
         text_index=text_index,
+        origins=origins_of(step)[:n],
         drafted=step.drafted,
         accepted=min(step.accepted, n),
         alpha=(rule.chances(step) if chances is None else chances)[:n],
     )
     proposal = step.proposal
+    shown.source = [*proposal.source]
     if isinstance(proposal, Tree):
-        shown.source = [proposal.source] * step.drafted
         shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": walk(step)[1:]}
         return shown
-    shown.source = [*proposal.source]
     shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
     inner = proposal.inner
     for name in report.levels:

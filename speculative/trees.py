@@ -27,7 +27,7 @@ class Tree:
     """Drafts in the order in which they were added, so that a parent comes before its children. Node 0 is the root, the
     last token of the text; node i is tokens[i - 1]."""
 
-    source: str  # the name of the drafter
+    name: str  # of the drafter
     tokens: list[int] = field(default_factory=list)  # [m]
     p: list = field(default_factory=list)  # [m, n_vocab]
     parents: list[int] = field(default_factory=list)  # [m]
@@ -42,6 +42,10 @@ class Tree:
         self.children[parent].append(node)
         self.children.append([])
         return node
+
+    @property
+    def source(self) -> list[str]:  # -> [m], as Proposal.source
+        return [self.name] * len(self.tokens)
 
     def path(self, node: int) -> list[int]:
         """The tokens from below the root to this node."""

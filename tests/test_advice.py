@@ -44,6 +44,7 @@ def put(folder, words, files):
 WEIGHTS = "model.safetensors"
 OF_1000 = "model-1000.index model-1000.data-00000-of-00001"
 NAMED = 'checkpoint=model_checkpoint_path:"model-1000"'
+INDEX = "model.safetensors.index.json"
 SHARDS = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
 # The files beside config.json and tokenizer.json; what is said; what is done then, as files or as the inner folder that
 # is given, or "" if nothing can be.
@@ -52,12 +53,8 @@ KINDS = [
     (f"-tokenizer.json {WEIGHTS}", "lacks encoder.json, vocab.bpe; copy", "tokenizer.json"),
     ("model.fp16.safetensors", f"lacks {WEIGHTS}; it has model.fp16.safetensors: ", WEIGHTS),
     (f"my.tokenizer.json -tokenizer.json {WEIGHTS}", "rename it to tokenizer.json", "tokenizer.json"),
-    (SHARDS[0], f"lacks {SHARDS[1]}; it has {SHARDS[0]}: copy the other shards", SHARDS[1]),
-    (
-        " ".join([*SHARDS, "model-00003-of-00003.safetensors"]),
-        "lacks model.safetensors.index.json, and has shards of several saves: delete those of the others",
-        "-model-00003-of-00003.safetensors",
-    ),
+    (" ".join(SHARDS), f"lacks {WEIGHTS}; it has {SHARDS[0]}: copy the other shards and {INDEX}", INDEX),
+    (f"{SHARDS[0]} {INDEX}", f"lacks {SHARDS[1]}; it has {SHARDS[0]}: copy the other shards", SHARDS[1]),
     (OF_1000, "name it in a file checkpoint, as model_checkpoint_path: ", NAMED),
     (f'{OF_1000} checkpoint=model_checkpoint_path:"b"', "lacks b.index, b.data-00000-of-00001; it has ", NAMED),
     (f"run/{WEIGHTS} run/config.json run/tokenizer.json", "is a model in FOLDER/run: give", "/run"),

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from test_checkpoints import CONFIG, random_tensors, write_folder, write_shards_index
+from test_checkpoints import CONFIG, random_tensors, write_folder
 from test_download import Handler, Server, served
 from tiny import python
 
@@ -50,7 +50,6 @@ def offered(contents):
 def hub(tmp_path):
     """The server; .run(folder) loads the model in a process of its own, whose cache is tmp_path/hf."""
     source = write_folder(tmp_path / "source", SETTINGS, random_tensors(SETTINGS), n_parts=2)
-    write_shards_index(source, sorted(path.name for path in source.glob("model-*")))
     contents = {path.name: path.read_bytes() for path in source.iterdir()} | {"pytorch_model.bin": b"not read"}
     with served(Server(offered(contents))) as server:
         server.contents = contents

@@ -20,17 +20,17 @@ from speculative import load_pair, texts
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.engines.model import Call
 from speculative.measure import predictions
-from speculative.measure.decode import decode, median_run
+from speculative.measure.decode import Recorder, decode, median_run
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Drafts, Measured, measure, windows_of
-from speculative.measure.recorder import Recorder
 from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, grid, summary, table
 from speculative.measure.run import Run
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
-from speculative.texts import RecordedRandom, Report, TextStep, text_steps
+from speculative.texts import RecordedRandom, Report, TextStep, origins_of, text_steps
+from speculative.trees import Tree
 
 BLOG_PROMPT = FIELDS["prompt"].default
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
@@ -336,23 +336,27 @@ def test_nothing_is_drafted(pair):
 # ---- The record ------------------------------------------------------------------------------------------------------
 
 
-ORIGINS = [  # (tokens, drafted, accepted), the drafters or a tree's path -> the origins
-    (([1, 2, 3], 4, 2), {}, "accepted, accepted, resampled"),
-    (([1, 2], 1, 1), {}, "accepted, bonus"),
-    (([1], 0, 0), {}, "autoregressive"),
-    (([1, 2], 4, 2), {}, "accepted, accepted"),  # cut by a stop text
-    (([1, 2, 3], 3, 2), {"source": ["ngram", "model", "int8"]}, "accepted: ngram, accepted, resampled"),
+ORIGINS = [  # (tokens, drafts, their drafters or "tree") -> the origins
+    (([1, 2, 3], [1, 2, 4, 5], ()), "accepted, accepted, resampled"),
+    (([1, 2], [1], ()), "accepted, bonus"),
+    (([1], [], ()), "autoregressive"),
+    (([1, 2, 3], [1, 2, 4], ("ngram", "model", "int8")), "accepted: ngram, accepted, resampled"),
     # A bonus comes if the path ends in a leaf.
-    (([1, 3, 9], 3, 2), {"path": [1, 3], "source": ["ngram"] * 3}, "accepted: ngram, accepted: ngram, bonus"),
-    (([2, 9], 3, 1), {"path": [2]}, "accepted, bonus"),
-    (([1, 9], 3, 1), {"path": [1]}, "accepted, resampled"),
+    (([1, 3, 9], [1, 2, 3], "tree"), "accepted: ngram, accepted: ngram, bonus"),
+    (([2, 9], [1, 2, 3], "tree"), "accepted: ngram, bonus"),
+    (([1, 9], [1, 2, 3], "tree"), "accepted: ngram, resampled"),
 ]
 
 
-@pytest.mark.parametrize(("step", "known", "expected"), ORIGINS)
-def test_origins(step, known, expected):
-    tree = {"tokens": [1, 2, 3], "parents": [0, 0, 1], "path": known["path"]} if "path" in known else None
-    assert ", ".join(TextStep(*step, tree=tree, source=known.get("source", [])).origins) == expected
+@pytest.mark.parametrize(("step", "expected"), ORIGINS)
+def test_origins(step, expected):
+    tokens, drafts, source = step
+    proposal = Proposal(drafts, [None] * len(drafts), source)
+    if source == "tree":
+        proposal = Tree("ngram")
+        for parent, token in zip((0, 0, 1), drafts, strict=True):
+            proposal.add(parent, token, None)
+    assert ", ".join(origins_of(Step(tokens, proposal, None))) == expected
 
 
 def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):

@@ -33,7 +33,6 @@ VOCABULARIES = (("encoder.json", "vocab.bpe"), ("tokenizer.json",), ("vocab.json
 OPTIONAL = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json")
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"  # names the files that belong together
-SHARD = r"model-[0-9]{5}-of-([0-9]{5})\.safetensors"
 # The files of the hub that are read here.
 SMALL_NAMES = [*SETTINGS, *chain(*VOCABULARIES), *OPTIONAL]
 WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
@@ -58,8 +57,7 @@ class Checkpoint(NamedTuple):
 
 
 def look(folder: str) -> Checkpoint:
-    """Look once at a folder, which may not exist: of the forms of each kind of file the first that it has is read.
-    Raises UserError if its shards cannot be told apart."""
+    """Look once at a folder, which may not exist: of the forms of each kind of file the first that it has is read."""
     names = {*os.listdir(folder)} if os.path.isdir(folder) else set()
     settings = next((name for name in SETTINGS if name in names), SETTINGS[-1])
     forms = VOCABULARIES if settings == "hparams.json" else [*VOCABULARIES[1:], VOCABULARIES[0]]  # of one program
@@ -73,12 +71,6 @@ def weights_of(folder: str, names: set[str]) -> Sequence[str]:
         return [SAFETENSORS]
     if SHARDS in names:
         return shards_of_index(os.path.join(folder, SHARDS))
-    counts = {shard[1] for shard in (re.fullmatch(SHARD, name) for name in names) if shard}
-    if len(counts) > 1:
-        raise UserError(f"{folder} lacks {SHARDS}, and has shards of several saves: delete those of the others")
-    if counts:
-        [n] = counts
-        return [f"model-{i + 1:05}-of-{n}.safetensors" for i in range(int(n))]
     prefix = openai.latest_checkpoint(folder)
     in_tf = [f"{prefix or TF_PREFIX}{end}" for end in TF_ENDS]
     return in_tf if prefix or names & {*in_tf} else [SAFETENSORS]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from speculative.measure.recorder import Recorder
+from speculative.measure.decode import Recorder
 from speculative.options import Options
 from speculative.support.terminal import SHOWN
 from speculative.texts import TextStep

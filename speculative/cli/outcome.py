@@ -13,9 +13,9 @@ from speculative.engines import memory
 from speculative.engines.choice import process
 from speculative.loading import networks_of
 from speculative.measure import report
+from speculative.measure.decode import Recorder
 from speculative.measure.document import document
 from speculative.measure.page import ORIGINS, page
-from speculative.measure.recorder import Recorder
 from speculative.measure.run import check_files
 from speculative.options import Options
 from speculative.session import Session, models_of

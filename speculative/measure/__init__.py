@@ -1,1 +1,1 @@
-"""The measuring of a run: the recorder, the formulas, the checks, and the pages and tables that show them."""
+"""The measuring of a run: the record, the formulas, the checks, and the pages and tables that show them."""

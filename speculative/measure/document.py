@@ -9,9 +9,9 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.system import n_cores
+from speculative.measure.decode import Recorder
 from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
-from speculative.measure.recorder import Recorder
 from speculative.measure.report import advice, stand_ins, summary
 from speculative.session import Session
 from speculative.support.terminal import without_secrets

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from speculative.costs import costs_by_rows, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
+from speculative.measure.decode import Recorder
 from speculative.measure.predictions import Measured, predict
-from speculative.measure.recorder import Recorder
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong

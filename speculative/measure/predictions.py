@@ -22,7 +22,7 @@ from speculative.costs import costs_by_rows, line_through
 from speculative.drafters.base import DrafterSpec
 from speculative.drafters.lookup import NAME as LOOKUP
 from speculative.drafters.lookup import prompt_lookup
-from speculative.measure.recorder import Recorder
+from speculative.measure.decode import Recorder
 from speculative.session import Session
 
 BLOCK = 64  # rows of a model in one call

@@ -7,8 +7,8 @@ from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
 from speculative.law import VERDICTS
 from speculative.loading import networks_of
+from speculative.measure.decode import Recorder
 from speculative.measure.figures import NOISE, disturbance
-from speculative.measure.recorder import Recorder
 from speculative.options import FIELDS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
