@@ -20,7 +20,7 @@ import numpy as np
 
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError, first_line
-from speculative.trees import acceptance_by_depth, sibling_by_sibling
+from speculative.trees import sibling_by_sibling
 
 
 class Rule(NamedTuple):
@@ -80,6 +80,27 @@ def one_by_one(
 
     rule = rule_of(name, judge, chances, **about)
     return rule._replace(accept_tree=rule.accept)
+
+
+def acceptance_by_depth(step: Step, q, overlap: Callable, residual_fn: Callable) -> list[float]:
+    """The chance that one of the children is accepted, for each node of the path that has any.
+
+    q, overlap, residual_fn: the parts of the rule. The last child counts with Σ overlap. Each child before it counts
+    with the ratio of the token that was drawn, because the p of its later siblings depends on that token.
+    """
+    proposal = step.proposal
+    children = proposal.children
+    chances = []
+    for node in [node for node in step.path if children[node]]:
+        *others, last = children[node]
+        remaining = q[node]  # [n_vocab]
+        accepted = 0.0  # the chance that one of the others is accepted
+        for child in others:
+            p = proposal.p[child - 1]  # [n_vocab]
+            accepted += (1 - accepted) * ratio(overlap(remaining, p), p, proposal.tokens[child - 1])
+            remaining = residual_fn(remaining, p)  # [n_vocab]
+        chances.append(accepted + (1 - accepted) * float(np.sum(overlap(remaining, proposal.p[last - 1]))))
+    return chances
 
 
 # The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens.

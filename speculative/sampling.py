@@ -29,6 +29,11 @@ class Proposal(NamedTuple):
     inner: Sequence = ()  # the Steps by which a staged drafter made this proposal
     margins: Sequence[float] = ()  # [m], how sure the drafter was: the distance of its two largest logits, or the like
 
+    @property
+    def children(self) -> list[list[int]]:  # -> [m + 1]
+        """The drafts as a tree (trees.Tree): each is the only child of the one before, the first that of the root."""
+        return [*([i] for i in range(1, len(self.tokens) + 1)), []]
+
 
 class Step(NamedTuple):
     """One iteration of a loop, and so one call of the target model."""
@@ -46,6 +51,15 @@ class Step(NamedTuple):
     def accepted(self) -> int:
         """The number of draft tokens that were accepted."""
         return len(self.tokens) - 1
+
+    @property
+    def path(self) -> list[int]:
+        """The root, and the nodes of the accepted drafts from its child down."""
+        children = self.proposal.children
+        nodes = [0]
+        for token in self.tokens[: self.accepted]:
+            nodes += [i for i in children[nodes[-1]] if self.proposal.tokens[i - 1] == token]
+        return nodes
 
 
 def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]

@@ -13,7 +13,7 @@ from speculative.drafters.user import as_drafter
 from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
-from speculative.lookahead import AutoK, FixedK
+from speculative.lookahead import AutoK
 from speculative.options import ModelOptions, as_typed, checked, make_options, n_nodes, text, whole
 from speculative.rules import as_rule, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
@@ -131,7 +131,7 @@ class Session(Generic[AnyOptions]):
             raise UserError(f"--K {as_typed('K', Ks)} is for {len(Ks)} levels, and --drafter {o.drafter} has {n}")
         Ks += ("auto",) * (n - len(Ks))
         scales = [[spec.scale for spec in specs] for specs in self.levels]
-        return [AutoK(expected) if K == "auto" else FixedK(K) for K, expected in zip(Ks, scales, strict=True)]
+        return [AutoK(expected) if K == "auto" else drafters.FixedK(K) for K, expected in zip(Ks, scales, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this

@@ -13,7 +13,7 @@ from speculative.blog.encoder import StreamDecoder
 from speculative.engines.model import Call
 from speculative.rules import Rule
 from speculative.sampling import Step
-from speculative.trees import Tree, children_of, walk
+from speculative.trees import Tree
 
 
 @dataclass
@@ -61,7 +61,7 @@ def origins_of(step: Step) -> list[str]:
         return ["autoregressive"]
     names = [*step.proposal.source, *["model"] * step.accepted][: step.accepted]
     accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
-    rejected = children_of(step.proposal)[walk(step)[-1]]  # none of a leaf
+    rejected = step.proposal.children[step.path[-1]]  # none of a leaf
     return [*accepted, "resampled" if rejected else "bonus"]
 
 
@@ -142,7 +142,7 @@ def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report:
     proposal = step.proposal
     shown.source = [*proposal.source]
     if isinstance(proposal, Tree):
-        shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": walk(step)[1:]}
+        shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": step.path[1:]}
         return shown
     shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
     inner = proposal.inner

@@ -52,28 +52,13 @@ class Tree:
         return [*self.path(self.parents[node - 1]), self.tokens[node - 1]] if node else []
 
 
-def children_of(proposal: Any) -> Sequence[Sequence[int]]:
-    """The children of each node of a Tree. In a Proposal, a chain, each draft is the child of the one before."""
-    if isinstance(proposal, Tree):
-        return proposal.children
-    return [*([i] for i in range(1, len(proposal.tokens) + 1)), []]
-
-
-def walk(step: Step) -> list[int]:
-    """The root and the accepted nodes, from its child down."""
-    nodes = [0]
-    for token in step.tokens[: step.accepted]:
-        nodes += [child for child in children_of(step.proposal)[nodes[-1]] if step.proposal.tokens[child - 1] == token]
-    return nodes
-
-
 def sibling_by_sibling(proposal: Any, q, u: Iterator[float], overlap: Callable, residual_fn: Callable) -> tuple:
     """Steps 3 and 4 of a tree: token_by_token, with several children to test at each position.
 
     proposal: a Tree, or a Proposal. q: [1 + m, n_vocab]. u: a random number for each test. overlap, residual_fn: the
     parts of the rule (rules.one_by_one). Returns what rules.Rule.judge does.
     """
-    children = children_of(proposal)
+    children = proposal.children  # [1 + m]
     tokens = []
     tests = []
     node = 0
@@ -123,27 +108,6 @@ def tree_speculative_sampling(
         x = [*x, *tokens]  # [n + len(tokens)]
         n = len(x)
         yield Step(tokens, tree, q)
-
-
-def acceptance_by_depth(step: Step, q, overlap: Callable, residual_fn: Callable) -> list[float]:
-    """The chance that one of the children is accepted, for each node of the walk that has any.
-
-    q, overlap, residual_fn: the parts of the rule. The last child counts with Σ overlap. Each child before it counts
-    with the ratio of the token that was drawn, because the p of its later siblings depends on that token.
-    """
-    tokens, all_p = step.proposal.tokens, step.proposal.p
-    children = children_of(step.proposal)
-    chances = []
-    for node in [node for node in walk(step) if children[node]]:
-        *others, last = children[node]
-        remaining = q[node]  # [n_vocab]
-        accepted = 0.0  # the chance that one of the others is accepted
-        for child in others:
-            p = all_p[child - 1]  # [n_vocab]
-            accepted += (1 - accepted) * ratio(overlap(remaining, p), p, tokens[child - 1])
-            remaining = residual_fn(remaining, p)  # [n_vocab]
-        chances.append(accepted + (1 - accepted) * float(np.sum(overlap(remaining, all_p[last - 1]))))
-    return chances
 
 
 def by_paths(model: Callable) -> Callable:

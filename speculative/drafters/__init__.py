@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
 from speculative.drafters.base import Context, Drafter, DrafterSpec
@@ -65,7 +66,7 @@ def make_drafter(
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
-    lookaheads: those inside the levels, from the outermost in: for each an AutoK or a FixedK of lookahead.py.
+    lookaheads: those inside the levels, from the outermost in: for each a FixedK, or an AutoK of lookahead.py.
     rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
     """
     *outer, innermost = levels
@@ -79,9 +80,9 @@ def make_drafter(
 
 
 def first_of(drafts: list[Callable]) -> Callable:
-    """The proposal of the first drafter that has one: any token.
+    """Return a drafter that asks these in turn, and gives the first proposal that is not empty.
 
-    Whether a drafter has one must not depend on its draws: a token that was drawn is never withdrawn.
+    Whether a proposal is empty must not depend on draws: a drawn token is never withdrawn for what it is.
     """
     if len(drafts) == 1:
         return drafts[0]
@@ -94,6 +95,16 @@ def first_of(drafts: list[Callable]) -> Callable:
         return proposal
 
     return draft
+
+
+class FixedK(NamedTuple):
+    """A K that is a number."""
+
+    K_max: int
+
+    def drafter_of(self, drafts: list[Callable], model: Callable) -> Callable:
+        """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
+        return first_of(drafts)
 
 
 def after_first(draft: Callable) -> Callable:

@@ -16,7 +16,6 @@ import numpy as np
 
 from speculative.session import DECODERS, Session
 from speculative.support.progress import working
-from speculative.trees import children_of, walk
 
 BINS = 20  # of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
@@ -52,7 +51,7 @@ def check_sampled(
                 tokens = tokens_of(steps)
                 q = rows_of(session, x, tokens, alone)  # [N, n_vocab]
                 if alone:
-                    read = np.concatenate([np.asarray(step.q)[walk(step)] for step in steps])  # [N, n_vocab]
+                    read = np.concatenate([np.asarray(step.q)[step.path] for step in steps])  # [N, n_vocab]
                     gaps.append(float(np.max(np.abs(read - q))))
                 places[name] += places_of_tokens(session, x, tokens, q, rng)
                 places[DRAFTS] += [one for step in steps for one in places_of_drafts(step.proposal, rng)]
@@ -95,7 +94,7 @@ def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
     """Yield the place of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
-    for siblings in children_of(proposal) if len(proposal.p) else ():
+    for siblings in proposal.children if len(proposal.p) else ():
         nodes = [node - 1 for node in siblings]
         for i, node in enumerate(nodes):
             p = np.asarray(proposal.p[node])  # [n_vocab]
