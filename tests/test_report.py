@@ -112,12 +112,12 @@ def test_the_costs_and_the_account_of_a_scripted_run():
 
 
 LESS = "calls of the target with several tokens took less time than calls with one"
-LONG = "some calls took many times as long as others"
+LONG = "the times of single calls say "
 TIMES = [  # seconds of a window / of a row, the shortest row, four windows longer by, waiting -> doubt, no prediction
     (1.4, 1.0, 0, 0, None, None),
-    (1.4, 1.0, 60, 0, f"{LONG}: another program probably used the processor", LONG),
-    (1.4, 1.0, 60, 90, f"{LONG}: threads waited 90 s for a core that other programs had", "threads waited 90 s"),
-    (1.4, 1.0, 0, 90, None, "threads waited 90 s for a core that other programs had"),
+    (1.4, 1.0, 60, 0, "another program probably used the processor", LONG),
+    (1.4, 1.0, 60, 90, "threads waited 90 s in all for a core that other programs had", "threads waited 90 s"),
+    (1.4, 1.0, 0, 90, None, "threads waited 90 s in all for a core that other programs had"),
     (0.97, 1.0, 0, 0, None, None),
     (0.82, 1.0, 0, 0, LESS, LESS),
     (0.82, 0.8, 0, 0, None, LESS),  # no more than the calls with one row differ

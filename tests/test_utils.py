@@ -13,7 +13,7 @@ from speculative.checkpoints import download
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.official import HPARAMS, MODEL_SIZES, SMALL_FILES, TF_DATA, TF_INDEX
+from speculative.checkpoints.official import HPARAMS, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.options import is_path
@@ -99,18 +99,6 @@ NAMES = ["124M", "124M/", "owner/name", "owner/name/", "owner/name@refs/pr/1", "
 def test_the_paths_of_windows_are_told_from_names(size):
     assert is_path(size) == (size in PATHS)
     assert checked(size) == size.removesuffix("/")
-
-
-def test_a_missing_file_is_named(model):
-    for path in sorted(model.iterdir()):
-        content = path.read_bytes()
-        path.unlink()
-        line = refusal(load_encoder_hparams_and_params, "tiny", model.parent)
-        assert f"lacks {path.name}; copy them from the original model, or Hugging Face's config.json, " in line
-        path.write_bytes(content)
-    line = refusal(load_encoder_hparams_and_params, "tinny", model.parent)
-    assert "tinny lacks hparams.json" in line
-    assert all(name in line for name in MODEL_SIZES)
 
 
 def test_settings_that_do_not_fit(model, tiny_hparams):

@@ -80,9 +80,9 @@ def make_drafter(
 
 
 def first_of(drafts: list[Callable]) -> Callable:
-    """The proposal of the first drafter that has one: any token.
+    """Return a drafter that asks these in turn, and gives the first proposal that is not empty.
 
-    Whether a drafter has one must not depend on its draws: a token that was drawn is never withdrawn.
+    Whether a proposal is empty must not depend on draws: a drawn token is never withdrawn for what it is.
     """
     if len(drafts) == 1:
         return drafts[0]

@@ -12,7 +12,7 @@ class Drafter(NamedTuple):
     """A drafter, as a decoder takes it."""
 
     chain: Callable  # draft(x, k) -> Proposal
-    parts: Sequence[Callable]  # of a+b those of a and of b; the first that proposes anything is the chain
+    parts: Sequence[Callable]  # of a+b those of a and of b; the chain is the first that proposes anything
     tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
 
 

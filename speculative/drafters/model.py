@@ -25,7 +25,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-            if go_on is not always:
+            if go_on is not always:  # asked after the draw, but by p: the token stays
                 sure += margins(getattr(model, "last_logits", p_i[None]))  # of a function without logits, those of p
                 if not go_on(sure[-1]):
                     break

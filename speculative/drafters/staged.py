@@ -29,7 +29,7 @@ def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept:
             tokens += step.tokens
             p += [*step.q[:n]]
             source += [*step.proposal.source[: step.accepted], name]  # a step's last token is the model's own
-            if go_on is not always:
+            if go_on is not always:  # asked after the draws, but by p: all tokens of the step stay
                 sure += margins(getattr(model, "last_logits", step.q)[:n])
                 if not all(map(go_on, sure[-n:])):
                     break

@@ -64,8 +64,8 @@ def decode(
 ) -> Iterator[Recorder]:
     """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
 
-    If the first decode is short, all decoders run again, in turn, until all runs together took SHORT_SECONDS for each
-    decoder. Their records are then those of the median runs.
+    If the first decode is short, the decoders run in turn, equally often, until the runs took SHORT_SECONDS for each
+    decoder on average. The records are then those of the median runs.
 
     prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. with_details: True
     to record the tests of each step. repeats: run each decoder this many times, however long it takes.
@@ -87,7 +87,8 @@ def decode(
 
     run(names[0])
     [first] = runs[names[0]]
-    if repeats or (first.seconds < SHORT_SECONDS and process()[1] == 1):
+    alone = process()[1] == 1  # several processes must not decide by measured times
+    if repeats or (first.seconds < SHORT_SECONDS and alone):
         while name := next_of(runs, repeats):
             run(name)
     for name in names:

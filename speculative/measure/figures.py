@@ -149,7 +149,7 @@ def account(speculative: Recorder, t_target: float, known: Costs, found: dict) -
 def disturbance(f: dict[str, Any]) -> str | None:
     """Say for how long threads had no core. None if that took little of the decodes' time."""
     whole = f["seconds"]["speculative"] + (f["seconds"]["autoregressive"] or 0.0)
-    waited = f"threads waited {f['waited']:.3g} s for a core that other programs had"
+    waited = f"threads waited {f['waited']:.3g} s in all for a core that other programs had"
     return waited if f["waited"] >= DISTURBED * whole else None
 
 
@@ -171,5 +171,5 @@ def reason_to_doubt(f: dict[str, Any], spread: float | None) -> str | None:
         return "calls of the target with several tokens took less time than calls with one"
     ratio = without / f["account_blog"]
     if f["iterations"] >= MIN_ITERATIONS and not 1 / DISAGREE < ratio < DISAGREE:
-        return "some calls took many times as long as others"
+        return f"the times of single calls say {f['account_blog']:.2f}"
     return None

@@ -205,8 +205,8 @@ def stand_ins(session: Session) -> dict[str, str]:
 ROWS = (  # a figure's name, its key in figures(), its value, its formula
     ("r", "r", "{:.3f}", "tokens / Σ over iterations of (drafted + 1)"),
     ("tokens per iteration", "tokens_per_iteration", "{:.2f}", "tokens / iterations"),
-    ("accepted", "accepted_share", "{:.3f}", "accepted / drafted"),
-    ("α", "alpha", "{:.3f}", "mean of {chance}"),
+    ("accepted", "accepted_share", "{:.3f}", "accepted / drafted, untested drafts too"),
+    ("α", "alpha", "{:.3f}", "mean of {chance}, of the tested drafts"),
     ("c", "c", "{:.3f}", "t_draft / t_target = {t_draft} / {t_target}"),
     ("β", "mean_beta", "{:.2f}", "t_target of a window / of one row; {by_rows}"),
     ("measured", "speedup_without_prefill", "{:.2f}x", "without the prefill, to compare with the formulas"),

@@ -46,7 +46,7 @@ class CEngine(Engine):
         kinds = zip(("1 row", "few", "a group", "many"), network.forward.prefetch_bytes, strict=True)
         asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
         format = network.params["blocks"][0]["mlp"]["c_fc"]["w"].format
-        return format.name, f"{self.threads} threads at most; memory asked for ahead: {asks}"
+        return format.name, f"{self.threads} threads at most; prefetching: {asks}"
 
     def draft_dtype(self, dtype: str) -> str:
         return "int8"  # the output's distribution stays the target's
