@@ -157,7 +157,7 @@ OF_OUR_OWN = [
     ("rules:block_chances", "np.maximum(w[i] * q[i] - proposal.p[i], 0)", "abs(w[i] * q[i] - proposal.p[i])", BLOCK),
     ("rules:block_chances", "s / (s + (1 - w[i]))", "float(s > 0)", BLOCK),
     ("rules:block_chances", "w[i] * q[i] - proposal.p[i]", "w[i] * q[i] - proposal.p[i - 1]", BLOCK),
-    ("rules:block_residual", "residual(w[i] * q[i]", "residual(q[i]", BLOCK),
+    ("rules:block_by_block", "residual(w[n_accepted] * rest", "residual(rest", BLOCK),
     ("rules:block_by_block", "            n_accepted = i", "            n_accepted = i\n        else:\n            break", BLOCK),
     ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", CHAIN),
     ("drafters.model:model_drafter", "return Proposal(tokens, p", "return Proposal(tokens[: sum(r[t] > 0.3 for r, t in zip(p, tokens))], p", CHAIN),
