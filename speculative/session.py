@@ -153,10 +153,10 @@ class Session(Generic[AnyOptions]):
         [x] = inputs
         tree = self.options.tree
         target = self.model("target")
-        drafter = self.drafter(rng, target=target)
         if name == "autoregressive":
-            steps = autoregressive_sampling(x, target, N, rng)
-        elif tree:
+            return ([(0, step, None)] for step in autoregressive_sampling(x, target, N, rng))
+        drafter = self.drafter(rng, target=target)
+        if tree:
             accept = self.rule.accept_tree
             steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, accept)
         else:
