@@ -19,19 +19,12 @@ import regex  # and not re, which does not know \p{L}
 
 END_OF_TEXT = "<|endoftext|>"
 
-
-def byte_to_char():
-    """The character that stands for each byte in GPT-2's files: {byte: character}, 256 of them.
-
-    vocab.bpe has two tokens a line with a space between, so a token's own spaces and newlines need another spelling.
-    A byte that is a visible character of Latin-1 is spelled as that character, and the n-th of the others as character
-    256 + n. The space is the 32nd (counted from 0), hence the Ġ, character 288, in front of so many tokens.
-    """
-    hidden = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
-    return {byte: chr(256 + hidden.index(byte)) if byte in hidden else chr(byte) for byte in range(256)}
-
-
-BYTE_TO_CHAR = byte_to_char()
+# The character that stands for each byte in GPT-2's files: {byte: character}, 256 of them. vocab.bpe has two tokens a
+# line with a space between, so a token's own spaces and newlines need another spelling. A byte that is a visible
+# character of Latin-1 is spelled as that character, and the n-th of the others as character 256 + n. The space is the
+# 32nd (counted from 0), hence the Ġ, character 288, in front of so many tokens.
+HIDDEN = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
+BYTE_TO_CHAR = {byte: chr(256 + HIDDEN.index(byte)) if byte in HIDDEN else chr(byte) for byte in range(256)}
 
 # Which characters are letters or numbers changes as Unicode grows, and with it where words end: the same ids as
 # tiktoken's need a release of regex with the same Unicode version (see requirements.txt; the tests compare the two).

@@ -16,7 +16,6 @@ from speculative.version import __version__
 TYPE_CHECKING = False  # as in typing, which takes long to import: a command has to see Ctrl-C at once
 if TYPE_CHECKING:
     from speculative import law as law
-    from speculative.law.check import check_law as check_law
     from speculative.measure.run import Run as Run
     from speculative.pair import load_pair as load_pair
     from speculative.sampling import autoregressive_sampling as autoregressive_sampling
@@ -29,7 +28,6 @@ HOMES = {  # names that are imported when they are asked for, so that the two al
     "Session": "speculative.session",
     "Run": "speculative.measure.run",
     "UserError": "speculative.support.errors",
-    "check_law": "speculative.law.check",
     "law": "speculative.law",
     "autoregressive_sampling": "speculative.sampling",
     "speculative_sampling": "speculative.sampling",

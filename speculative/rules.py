@@ -170,7 +170,10 @@ def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> tuple:  # q [m 
             n_accepted = i
         chances = {"p": float(proposal.p[i - 1][j]), "q": float(q[i - 1][j])}
         tests.append({"u": u_i, **chances, "passed": u_i < h[i], "w": w[i], "h": h[i]})
-    return proposal.tokens[:n_accepted], block_residual(proposal, q, w, n_accepted), tests
+    rest = q[n_accepted]  # [n_vocab]
+    if n_accepted < len(proposal.tokens):
+        rest = residual(w[n_accepted] * rest, proposal.p[n_accepted])  # [n_vocab]
+    return proposal.tokens[:n_accepted], rest, tests
 
 
 def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice
@@ -191,13 +194,6 @@ def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # 
         # If s = 0 and w = 1, p and q are equal there and the next draft is accepted for certain: any h would do.
         h.append(s / (s + (1 - w[i])) if s > 0 or w[i] < 1 else 1.0)
     return w, h
-
-
-def block_residual(proposal: Proposal, q, w: list[float], i: int):  # -> [n_vocab]
-    """The distribution of the token after i accepted drafts."""
-    if i == len(proposal.tokens):
-        return q[i]
-    return residual(w[i] * q[i], proposal.p[i])
 
 
 def chances_by_block(step: Step) -> list[float]:

@@ -125,11 +125,6 @@ def test_texts_survive_the_way_back_and_a_stream_gives_the_same(gpt2, ids, text,
     assert "".join(pushed) + stream.flush() == gpt2.decode(ids)
 
 
-def test_a_stream_never_shows_half_a_character(gpt2):
-    stream = StreamDecoder(gpt2)
-    assert [stream.push([i]) for i in gpt2.encode("🦄!")] == ["", "", "🦄", "!"]
-
-
 # ---- files
 
 

@@ -55,11 +55,10 @@ def test_the_greedy_text_is_the_targets(pair, greedy, last, options):
         assert "tree" in refusal(pair.changed, **options)
         return
     session = pair.changed(**options)
-    for N in (40, 5) if "tree" in options else (40, 1, 2, 17):
+    for N in (40, 5) if "tree" in options else (40, 1):
         steps = [*session.speculative(PROMPT, N)]
         assert decoded(steps) == greedy[:N]
         assert all(len(step.source) == step.drafted for step in steps)
-    assert decoded(session.autoregressive(PROMPT, 40)) == greedy
     room = 10 if "tree" in options else 20  # a tree has 10 nodes
     assert decoded(session.speculative(LONG, room)) == last[:room]
     assert "exceed the context" in refusal(session.speculative, LONG, room + 1)

@@ -90,7 +90,7 @@ class Engine:
     def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:
         """Say where two greedy texts of each prompt differ first, and whether rounding explains it: that depends on the
         distance of the two best logits there. texts: the new tokens of each prompt, of both decoders."""
-        most = self.tolerance(dtype)
+        most = 0.0 if self.exact else self.tolerance(dtype)
         lines = []
         for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):
             at = common_prefix(a, b)

@@ -118,12 +118,14 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
     for case, law in laws.items():
         q = case.models()[1](case.prompt, 1)[0].astype(float)  # [n_vocab]
         f = np.bincount([text[0] for text in law], [*law.values()], case.n_vocab)  # [n_vocab]
-        if (q[f > 0] == 0).any() or max(q[f == 0], default=0) > min(q[f > 0]):
+        kept = f > 0  # [n_vocab]
+        if not max(q[~kept], default=0) <= min(q[kept]) > 0:
             return None
-        is_cut |= bool(((q > 0) & (f == 0)).any())
-        logs.append((np.log(f[f > 0]), np.log(q[f > 0])))
-    power = float(np.median([np.ptp(f) / np.ptp(q) for f, q in logs if np.ptp(q) > 0] or [1]))
-    if not all(np.allclose(f - f[0], power * (q - q[0]), 1e-4, 1e-4) for f, q in logs):
+        is_cut |= q[~kept].any()
+        logs.append([np.log(row[kept]) - np.log(row[kept]).mean() for row in (q, f)])
+    x, y = np.concatenate(logs, axis=1)  # [n] each
+    power = x @ y / (x @ x) if x.any() else 1.0
+    if not np.allclose(y, power * x, 1e-4, 1e-4):
         return None
     if abs(power - 1) > 0.01:
         return f"the tokens follow the target's rows at another temperature: {1 / power:.2g} times theirs"

@@ -21,12 +21,10 @@ from typing import NamedTuple
 from speculative.law.cases import CASES, SMALLEST, Case
 from speculative.law.causes import cause_of
 from speculative.law.forms import FORMS, decoder_of
-from speculative.law.paths import EXACT, TooLarge, distance
-from speculative.law.texts import MOST_PATHS, errors_as_lines, law_of_texts, somebodys_code
-from speculative.law.traced import loaded
+from speculative.law.paths import EXACT, distance
+from speculative.law.texts import errors_as_lines, law_of_texts, somebodys_code
+from speculative.law.unknown import MOST
 from speculative.support.errors import UserError
-
-FEW_PATHS = 300  # of a case after one that is wrong
 
 
 class Verdict(NamedTuple):
@@ -46,60 +44,45 @@ def check_law(function: Callable) -> Verdict:
     Raises UserError if its parameters are none of FORMS, it raises an error, its random numbers cannot be followed, or
     a case has too many paths.
     """
-    libraries = loaded()
-    try:
-        with somebodys_code():
-            verdict = verdict_on(function)
-            if libraries == loaded():
-                return verdict
-    except UserError:
-        if libraries == loaded():
-            raise
-    return check_law(function)  # it imported a library, whose random numbers were not ours yet
-
-
-def verdict_on(function: Callable) -> Verdict:
+    others = {"torch", "jax.random"} & {*sys.modules}
     left_out: dict = {}  # {a vocabulary, or a kind of window: the reason}
     decode = decoder_of(function, left_out)
     laws: dict[Case, dict] = {}
     far: dict[Case, float] = {}  # {case: distance from the target's law}
     wrong: list[Case] = []
-    for case in CASES:
-        if case.n_vocab in left_out:
-            continue
-        try:
-            laws[case] = law_of_texts(decode, case, FEW_PATHS if wrong else MOST_PATHS)
-        except TooLarge:
-            if wrong:
-                break
-            raise
-        except UserError as error:  # it may be written for one vocabulary
-            if case.n_vocab == 3 or not far:
-                raise
-            left_out[case.n_vocab] = str(error)
-            continue
-        far[case] = distance(laws[case], case.law())
-        wrong += [case] if far[case] > EXACT else []
+    with somebodys_code():
+        for case in CASES:
+            if case.n_vocab in left_out:
+                continue
+            try:
+                laws[case] = law_of_texts(decode, case, MOST // 8 if wrong else MOST)
+            except UserError as error:
+                if not wrong and (case.n_vocab == 3 or not far):
+                    raise
+                left_out[case.n_vocab] = str(error)  # it may be written for one vocabulary
+                continue
+            far[case] = distance(laws[case], case.law())
+            wrong += [case] if far[case] > EXACT else []
+        cause = cause_of(decode, laws, wrong) if wrong else None
+    if others != {"torch", "jax.random"} & {*sys.modules}:  # it imported one, whose random numbers were not ours yet
+        return check_law(function)
     covered = coverage([*far], left_out)
     if not wrong:
         words = f"Lossless: {len(far)} cases, largest distance {max(far.values()):.0e}.\n{covered}"
         return Verdict(True, max(far.values()), None, None, covered, words)
     worst = max((case for case in wrong if case[:4] == wrong[0][:4]), key=far.__getitem__)
     words = f"Not lossless: the distance is {far[worst]:.2g}.\n{counterexample(worst, laws[worst])}"
-    cause = cause_of(decode, laws, wrong)
     return Verdict(False, far[worst], worst, cause, covered, f"{words}\nUsual cause: {cause}." if cause else words)
 
 
 def coverage(cases: list[Case], left_out: dict) -> str:
     """These cases in words, and what they cannot see."""
-    lists = [", ".join(map(str, sorted({case[i] for case in cases}))) for i in range(4)]  # N, K, n_vocab, n_prompt
-    words = f"Covered: vocabularies of {lists[2]} tokens, prompts of {lists[3]}, N = {lists[0]}, K = {lists[1]}, "
-    words += f"probabilities down to {SMALLEST:.0e}."
+    N, K, n_vocab, n_prompt = (", ".join(map(str, sorted({case[i] for case in cases}))) for i in range(4))
+    words = f"Covered: vocabularies of {n_vocab} tokens, prompts of {n_prompt}, N = {N}, K = {K}, "
+    words += f"probabilities down to {SMALLEST:.0e}.\n"
     for what, reason in left_out.items():
-        words += f"\nLeft out: {f'a vocabulary of {what}' if isinstance(what, int) else what} ({reason})."
-    return (
-        words + "\nNot seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
-    )
+        words += f"Left out: {f'a vocabulary of {what}' if isinstance(what, int) else what} ({reason}).\n"
+    return words + "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
 
 
 def counterexample(case: Case, law: dict) -> str:

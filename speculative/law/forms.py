@@ -10,10 +10,10 @@ from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_drafter
 from speculative.drafters.user import as_drafter
 from speculative.filters import GREEDY
-from speculative.law.texts import errors_as_lines, ids_of
-from speculative.law.unknown import Unfollowed
+from speculative.law.texts import ids_of
+from speculative.law.traced import NoDistribution
 from speculative.sampling import sample, speculative_sampling
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, first_line
 
 FORMS = """\
 speculative_sampling(x, draft_model, target_model, N, K)   the blog's: its models return a row for each token of x;
@@ -35,28 +35,25 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
         has_prompt.append(text[: case.n_prompt] == case.prompt)
         text = text[case.n_prompt * has_prompt[0] :]
         if len(text) < case.N:
-            raise Unfollowed(f"it returned {len(text)} new tokens in place of {case.N}")
+            raise UserError(f"it returned {len(text)} new tokens in place of {case.N}")
         return text[: case.N] if len(text) <= case.N + case.K else text
 
     def one_by_one(draft, target, case, rng):
+        more = [rng] if "rng" in names else []
         text: list[int] = []
         for _ in range(case.N):
             row = target([*case.prompt, *text], 1)[0]  # [n_vocab]
-            text += ids_of([function(row, rng) if "rng" in names else function(row)], case.n_vocab)
+            text += ids_of(function(row, *more), case.n_vocab)
         return text
 
     def rule(proposal, q, rng):  # q [m + 1, n_vocab]
         try:
-            with errors_as_lines():
-                tokens = ids_of(function(proposal, q, rng), q.shape[1])
-        except UserError as error:  # our loop ends with a window of no drafts, which others do not have
-            if proposal.tokens or not error.__cause__ or isinstance(error.__cause__, UserError):
+            return ids_of(function(proposal, q, rng), q.shape[1])
+        except Exception as error:  # our loop ends with a window of no drafts, which others do not have
+            if proposal.tokens or isinstance(error, UserError | NoDistribution):
                 raise
-            left_out.setdefault("windows without a draft", str(error))
+            left_out.setdefault("windows without a draft", first_line(error))
             return [sample(q[-1], rng)]
-        if not tokens:
-            raise Unfollowed(f"the rule returns no token after {len(proposal.tokens)} drafts, and should add one")
-        return tokens
 
     def with_residual(proposal, q, rng):
         for i, j in enumerate(proposal.tokens):

@@ -4,6 +4,8 @@ Each token has another distribution. So it is mapped to a place between 0 and 1,
 from that distribution (the probability integral transform). All places are counted in one histogram; a chi-square test
 says how far it is from flat. The vocabulary is taken in two orders: by falling q, which shows tokens of another
 context, and by falling p / q, which shows whether the draft's favourites come too often.
+
+In the first texts, the rows of the target that the decoder read are compared with those of the text alone.
 """
 
 import time
@@ -19,6 +21,7 @@ BINS = 20  # of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
 POWER = 0.95  # with which the smallest detectable difference would have been seen
 MIN_DRAWS = 25  # however slow the models are
+DRAFTS = "drafts against the drafter's p"
 
 
 class Check(NamedTuple):
@@ -35,40 +38,53 @@ def check_sampled(
     p. As many texts are drawn as there is time for, at most `draws`: four times as many show half the shift."""
     N = 2 * (K + 1)
     *streams, rng = np.random.default_rng(session.options.seed).spawn(3)  # one for each decoder, one for the places
-    places: dict[str, list] = {name: [] for name in DECODERS}  # [n, order] each
-    draft_places: list = []  # [n, 1]
+    places: dict[str, list] = {name: [] for name in (*reversed(DECODERS), DRAFTS)}  # [n, order] each
+    gaps: list[float] = []  # between the rows of a text that were read, and those that were computed one by one
     n_draws = 0
     start = time.perf_counter()
     with working(f"drawing texts for {seconds:.0f} s", None, "draw", miniters=0) as bar:
         while n_draws < draws and (n_draws < MIN_DRAWS or time.perf_counter() - start < seconds):
             x = prompts[n_draws % len(prompts)]
+            alone = session.engine.exact and n_draws < len(prompts)
             for name, stream in zip(DECODERS, streams, strict=True):
                 steps = [*session.steps(name, x, N, stream)]
-                places[name] += places_of_tokens(session, x, tokens_of(steps), rng)
-                draft_places += [place for step in steps for place in places_of_drafts(step.proposal, rng)]
+                tokens = tokens_of(steps)
+                q = rows_of(session, x, tokens, alone)  # [N, n_vocab]
+                if alone:
+                    read = np.concatenate([np.asarray(step.q)[step.path] for step in steps])  # [N, n_vocab]
+                    gaps.append(float(np.max(np.abs(read - q))))
+                places[name] += places_of_tokens(session, x, tokens, q, rng)
+                places[DRAFTS] += [one for step in steps for one in places_of_drafts(step.proposal, rng)]
             n_draws += 1
             bar.set_postfix_str(f"a shift of {detectable(N * n_draws):.1%} would show", refresh=False)
             bar.update(1)
 
-    for name in reversed(DECODERS):
-        yield sampled_check(f"{name} against the target", places[name], f"{n_draws} draws of {N} tokens")
-    if draft_places:  # a loop on the device shows none
-        yield sampled_check("drafts against the drafter's p", draft_places, f"{len(draft_places)} drafts")
+    if gaps:
+        detail = f"{N * len(gaps)} rows of windows equal to the bit those computed one by one"
+        if any(gaps):
+            detail = f"other rows than one by one, by up to {max(gaps):.2g}"
+        yield Check("rows", not any(gaps), detail)
+    for name, found in places.items():
+        if found:  # a loop on the device shows no drafts
+            yield sampled_check(name if name == DRAFTS else f"{name} against the target", found)
 
 
 def tokens_of(steps: Iterable) -> list[int]:
     return [int(token) for step in steps for token in step.tokens]
 
 
-def direct(session: Session, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-    """The target's rows, from an empty cache."""
+def rows_of(session: Session, x, tokens: list[int], alone: bool) -> np.ndarray:  # [n], [N] -> [N, n_vocab]
+    """The target's rows of the tokens after x, from an empty cache. alone: computed one by one."""
     session.models["target"].forget()
-    return session.model("target")(np.asarray(x), n_last)
+    model = session.model("target")
+    text = np.array([*x, *tokens[:-1]])  # [n + N - 1]
+    if alone:
+        return np.concatenate([model(text[:end], 1) for end in range(len(x), len(text) + 1)])
+    return model(text, len(tokens))
 
 
-def places_of_tokens(session: Session, x, tokens: list[int], rng) -> Iterator[tuple[float, float]]:
-    """Yield the places of the tokens that were decoded after x, in both orders."""
-    q = direct(session, [*x, *tokens[:-1]], len(tokens))  # [N, n_vocab]
+def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
+    """Yield the places of the tokens that were decoded after x, in both orders. q: their rows [N, n_vocab]."""
     draft = session.drafter(rng, target=session.model("target")).chain
     for i, token in enumerate(tokens):
         p = draft(np.array([*x, *tokens[:i]]), 1).p  # [0 or 1, n_vocab]
@@ -97,14 +113,14 @@ def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, ord
     return (float(q[before].sum(dtype=np.float64)) + rng.random() * float(q[token])) / float(q.sum(dtype=np.float64))
 
 
-def sampled_check(name: str, places: Sequence, how: str) -> Check:  # [n, order]
+def sampled_check(name: str, places: Sequence) -> Check:  # [n, order]
     from scipy.stats import chisquare
 
     histograms = [np.histogram(column, BINS, (0, 1))[0] for column in np.transpose(places)]  # [order, BINS]
     # Any order can fail (Bonferroni).
     p_value = min(1.0, len(histograms) * min(chisquare(histogram).pvalue for histogram in histograms))
     shift = detectable(len(places))
-    detail = f"p = {p_value:.2g} over {how}; a shift of {shift:.1%} (total variation) would have shown"
+    detail = f"p = {p_value:.2g} over {len(places)} tokens; a shift of {shift:.1%} (total variation) would have shown"
     return Check(name, p_value >= LEVEL, detail, shift)
 
 

@@ -1,24 +1,25 @@
 """Generators whose random numbers are unknown, in the place of NumPy's, Python's and PyTorch's."""
 
-import builtins
 import contextlib
 import gc
 import math
-import operator
 import os
 import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
-from types import BuiltinMethodType, CellType, MethodType
+from operator import setitem
+from types import BuiltinMethodType, CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from speculative.law.unknown import MATH, Float, Numbers, Unfollowed, UnknownNumber
+from speculative.law.unknown import MATH, Float, Numbers, UnknownNumber
+from speculative.support.errors import UserError
 
-LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen")  # parts of the paths of their files
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # parts of their files' paths, and of ours
 
 
 class NoDistribution(Exception):
@@ -27,7 +28,7 @@ class NoDistribution(Exception):
 
 def one_trial(u, n, p):
     if n != 1:
-        raise Unfollowed("binomial() with more than one trial cannot be followed")
+        raise UserError("binomial() with more than one trial cannot be followed")
     if np.any(np.clip(p, 0, 1) != p):
         raise NoDistribution
     return (u < p) * 1
@@ -49,25 +50,25 @@ class TracedRandom:
     """A generator, with the methods of NumPy's and Python's. Those that take a size give Numbers."""
 
     walk: Any = None  # the Walk that goes on
-    family = ""  # generators of one family and one seed give the same numbers
 
     def __init__(self, seed=None, *_, **__):
+        self.first_seed = seed
+        self.path: Any = None  # the one in which it has begun
         if isinstance(seed, TracedRandom):  # as in Generator(PCG64(7))
             self.__dict__ = seed.__dict__
-        else:
-            self.first_seed = seed
-            self.key = object()  # of its place in walk.streams
 
     def seed(self, seed=None, *_) -> "TracedRandom":
-        self.walk.begin_stream(self.key, None if seed is None else f"{self.family} {seed}")
+        """Begin with the numbers of a seed, which all generators of one class share."""
+        self.path = self.walk.branches
+        self.numbers = self.walk.stream(None if seed is None else f"{type(self).__name__} {seed}")
         return self
 
     manual_seed = seed
 
     def number(self) -> UnknownNumber:
-        if self.key not in self.walk.streams:
+        if self.path is not self.walk.branches:
             self.seed(self.first_seed)
-        return UnknownNumber(next(self.walk.streams[self.key]))
+        return UnknownNumber(next(self.numbers))
 
     def random(self, size=None, dtype=None):
         if size is None:
@@ -80,7 +81,7 @@ class TracedRandom:
     random_sample = random
 
     def __getattr__(self, name: str) -> Callable:
-        """A method that is one of LAWS. Raises Unfollowed, if it is called, for one of another name."""
+        """A method that is one of LAWS. Raises UserError, if it is called, for one of another name."""
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in LAWS:
@@ -99,12 +100,10 @@ class TracedRandom:
     def places(self, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
         """Draw n places with chances in proportion to the weights. Raises NoDistribution if they are none."""
         weights = np.asarray(weights, float)  # [n_weights]
-        if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
-            raise NoDistribution
-        if not replace and n > np.count_nonzero(weights):
-            raise ValueError("Fewer non-zero entries in p than size")
         places: list[int] = []
         for _ in range(n):
+            if not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
+                raise NoDistribution
             cumulative = np.cumsum(weights)  # [n_weights]
             places.append(self.number().u.part([0.0, *(cumulative / cumulative[-1]).tolist()]))
             weights = weights if replace else np.where(np.arange(len(weights)) == places[-1], 0, weights)
@@ -136,26 +135,22 @@ class TracedRandom:
 
 def unfollowed(name: str) -> Callable:
     def refuse(*args, **named):
-        raise Unfollowed(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
+        raise UserError(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
 
     return refuse
 
 
 class OfRandomState(TracedRandom):
-    family = "RandomState"
+    """NumPy's older generators."""
 
 
 class OfPython(TracedRandom):
-    family = "random"
-
     def randint(self, low, high):
         return self.integers(low, high, endpoint=True)
 
 
 class OfTorch(TracedRandom):
     """PyTorch's functions: a tensor of numbers that are not known is an array of objects."""
-
-    family = "torch"
 
     def rand(self, *size, generator=None, **_):
         return (generator or self).random(size[0] if size and np.ndim(size[0]) else size)
@@ -175,11 +170,6 @@ class OfTorch(TracedRandom):
 
 OF_TYPES = {Generator: TracedRandom, RandomState: OfRandomState, random.Random: OfPython}
 CONSTRUCTORS = ("default_rng", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-
-
-def loaded() -> set[str]:
-    """The libraries with random numbers of their own."""
-    return {"torch", "jax.random"} & {*sys.modules}
 
 
 def stand_ins() -> list[tuple[Any, Any]]:
@@ -204,36 +194,26 @@ def stand_ins() -> list[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def everywhere() -> Iterator[None]:
-    """Replace the generators wherever they are held, except in our own modules, and float in modules of no library."""
+    """Replace them wherever they are held, except in our own modules; and float in somebody's modules."""
     found = stand_ins()
     ours = {id(old): new for old, new in found}
+    changes: list[tuple] = []  # (setattr or setitem, the holder, the name, what it holds, what it shall hold)
+    for holder in gc.get_referrers(*(old for old, _ in found)):
+        if isinstance(holder, CellType):
+            one = holder.cell_contents
+            changes.append((setattr, holder, "cell_contents", one, ours[id(one)]))
+        names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+        if "__module__" not in names and not str(names.get("__name__")).startswith("speculative"):
+            changes += [(setitem, names, name, one, ours[id(one)]) for name, one in names.items() if id(one) in ours]
+    for function in [one for one in gc.get_objects() if isinstance(one, FunctionType)]:
+        names, values = function.__globals__, function.__defaults__
+        if not any(part in str(names.get("__file__")) for part in LIBRARIES):
+            changes.append((setitem, names, "float", names.get("float", float), Float))
+            changes.append(
+                (setattr, function, "__defaults__", values, values and tuple(ours.get(id(v), v) for v in values))
+            )
     with contextlib.ExitStack() as stack:
-
-        def put(change: Callable, holder, name, old, new) -> None:
+        for change, holder, name, old, new in changes:
             change(holder, name, new)
             stack.callback(change, holder, name, old)
-
-        holders = gc.get_referrers(*(old for old, _ in found))
-        for holder in holders:
-            if isinstance(holder, CellType):
-                put(setattr, holder, "cell_contents", holder.cell_contents, ours[id(holder.cell_contents)])
-                continue
-            names = holder if isinstance(holder, dict | list) else getattr(holder, "__dict__", None)
-            if isinstance(names, list) or (isinstance(names, dict) and not is_kept(names)):
-                for name, one in [*(names.items() if isinstance(names, dict) else enumerate(names))]:
-                    if id(one) in ours:
-                        put(operator.setitem, names, name, one, ours[id(one)])
-        for function in gc.get_referrers(*(one for one in holders if isinstance(one, tuple))):  # default arguments
-            values = getattr(function, "__defaults__", None) or ()
-            if any(id(one) in ours for one in values):
-                put(setattr, function, "__defaults__", values, tuple(ours.get(id(one), one) for one in values))
-        for names in gc.get_referrers(vars(builtins), builtins):
-            is_users = isinstance(names, dict) and "__builtins__" in names and not is_kept(names)
-            if is_users and not any(part in str(names.get("__file__")) for part in LIBRARIES):
-                put(operator.setitem, names, "float", names.get("float", float), Float)
         yield
-
-
-def is_kept(names: dict) -> bool:
-    """Whether these are the names of a module of ours, or of a class."""
-    return "__module__" in names or str(names.get("__name__")).startswith("speculative")

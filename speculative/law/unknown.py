@@ -12,12 +12,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from speculative.support.errors import UserError
 
 LEAST = 1e-6  # a branch of a fork that is less likely is rounding of float32, and is not followed
-MOST_WHOLE = 10_000  # ints that one number can become
+MOST = 2_000  # paths of a case; random numbers and calls of models in one path; ints that a number can become
 ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
-
-
-class Unfollowed(UserError):
-    """Something is done with a random number of which no law is known."""
 
 
 class Uniform:
@@ -34,7 +30,7 @@ class Uniform:
         least = LEAST * sum(shares)
         possible = [i for i, share in enumerate(shares) if share > least]
         if not possible:
-            raise Unfollowed("a random number that was compared with another one is compared again")
+            raise UserError("a random number that was compared with another one is compared again")
         if len(possible) == 1:
             return possible[0]
         taken = possible[self.branch([shares[i] for i in possible])]
@@ -51,11 +47,11 @@ def value_at(steps: tuple, x):
 
 @cache
 def ends_of(steps: tuple) -> tuple:
-    """The values at both ENDS. Raises Unfollowed if the number neither rises nor falls from one to the other."""
+    """The values at both ENDS. Raises UserError if the number neither rises nor falls from one to the other."""
     values = np.asarray(value_at(steps, np.linspace(*ENDS, 33)))  # [33]
     rises, falls = (values[1:] >= values[:-1]).all(), (values[1:] <= values[:-1]).all()
     if not (rises or falls or np.isnan(values).all()):
-        raise Unfollowed(f"this formula of a random number ({steps[-1][0].__name__}) cannot be followed")
+        raise UserError(f"this formula of a random number ({steps[-1][0].__name__}) cannot be followed")
     return values[0], values[-1]
 
 
@@ -79,7 +75,7 @@ class UnknownNumber(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options) -> Any:
         """Apply a ufunc of NumPy, as all operators do: one more step, or a fork if it compares."""
         if method != "__call__" or options or (out and out[0] is not self):
-            raise Unfollowed(f"{ufunc.__name__} with a random number in it cannot be followed")
+            raise UserError(f"{ufunc.__name__} with a random number in it cannot be followed")
         others = [one for one in inputs if one is not self]
         if any(np.ndim(one) for one in others):  # NumPy applies it to each number of an array
             found = ufunc(*(np.asarray(one, object) for one in inputs))
@@ -87,7 +83,7 @@ class UnknownNumber(NDArrayOperatorsMixin):
         if not others and ufunc in (np.less, np.greater):  # np.searchsorted and np.argmax compare it with itself
             return np.False_
         if len(others) != ufunc.nin - 1 or any(isinstance(one, UnknownNumber) for one in others):
-            raise Unfollowed("two random numbers in one formula cannot be followed: their np.argmax can be")
+            raise UserError("two random numbers in one formula cannot be followed: their np.argmax can be")
         at = int(inputs[0] is not self)
         steps = (*self.steps, (ufunc, tuple(map(float, inputs[:at])), tuple(map(float, inputs[at + 1 :]))))
         ends = first, last = ends_of(steps)
@@ -103,8 +99,8 @@ class UnknownNumber(NDArrayOperatorsMixin):
 
     def __int__(self) -> int:
         low, high = sorted(float(value_at(self.steps, np.clip(end, *ENDS))) for end in (self.u.low, self.u.high))
-        if low < 0 or not high - low < MOST_WHOLE:
-            raise Unfollowed("a random number below 0 or without bound as an int cannot be followed")
+        if low < 0 or not high - low < MOST:
+            raise UserError("a random number below 0 or without bound as an int cannot be followed")
         return next((n for n in range(int(high), int(low), -1) if self >= n), int(low))
 
     __floor__ = __int__
@@ -113,7 +109,7 @@ class UnknownNumber(NDArrayOperatorsMixin):
         return self
 
     def __float__(self):
-        raise Unfollowed("a random number as a float cannot be followed: compare it as it is")
+        raise UserError("a random number as a float cannot be followed: compare it as it is")
 
 
 class Numbers(np.ndarray):
@@ -139,7 +135,7 @@ def race(numbers: list[UnknownNumber]) -> int:
         return 0
     rates = [rate(numbers[0].steps, one.steps) for one in numbers]  # [n]
     if any((one.u.low, one.u.high) != (0, 1) for one in numbers):
-        raise Unfollowed("a random number of which something is known is compared with another one")
+        raise UserError("a random number of which something is known is compared with another one")
     for one in numbers:
         one.u.low, one.u.high = math.inf, -math.inf  # no law of it is known any more
     return numbers[0].u.branch(rates)
@@ -149,7 +145,7 @@ def race(numbers: list[UnknownNumber]) -> int:
 def rate(steps: tuple, others: tuple) -> float:
     """The time of the first number over that of the other one, where they are equal.
 
-    The time is -log(u) if the numbers rise with u, else -log(1 - u). Raises Unfollowed if they are not of one kind.
+    The time is -log(u) if the numbers rise with u, else -log(1 - u). Raises UserError if they are not of one kind.
     """
     first, last = ends_of(steps)
     times = np.array([0.0001, 0.0002, 0.0004])  # [3], of the first
@@ -157,7 +153,7 @@ def rate(steps: tuple, others: tuple) -> float:
     u = np.array([switch((*others, (np.less, (), (value,)))) for value in values])  # [3], of the other one
     found = -np.log(u if first < last else 1 - u) / times  # [3]
     if not np.allclose(found, found[0], 1e-5, 0):
-        raise Unfollowed("two random numbers are compared that are not of one kind")
+        raise UserError("two random numbers are compared that are not of one kind")
     return float(found[1])
 
 

@@ -1,24 +1,23 @@
 """--verify: check that speculative texts have the target's distribution, with these models, this engine and options.
 
-Five checks, each of which sees a kind of mistake that the others may miss:
+Four checks, each of which sees a kind of mistake that the others may miss:
 
 - greedy: at temperature 0 the speculative tokens are the autoregressive ones, for every prompt and K;
-- rows: a row of the target is the same to the bit, whatever rows are computed with it and whatever the cache held
-  (with --engine c; for the others, the first check says how close the best logits are where two texts differ first);
 - sampled: the tokens of both decoders follow the target's distribution, which is computed directly;
 - drafts: drafted tokens follow the p that the drafter reports;
-- nodes: the row of each node of a tree is that of its path alone (with --engine c).
+- rows: those of the target that the decoders read, of windows and of trees, are equal to the bit to those that are
+  computed one by one, whatever the cache held (with --engine c; for the others, the first check says how close the best
+  logits are where two texts differ first).
 
-The sampled ones are in sampled.py.
+All but the first are in sampled.py.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.engines.model import common_prefix, margin
-from speculative.law.sampled import Check, check_sampled, direct, tokens_of
+from speculative.law.sampled import Check, check_sampled, tokens_of
 from speculative.measure.report import engine_line
 from speculative.options import as_typed
 from speculative.session import Session
@@ -78,13 +77,7 @@ def checks(session: Session, prompts: Sequence[np.ndarray], N: int, **limits) ->
     """Yield each check when it is done. prompts: token ids; greedy decoding adds N tokens to each."""
     yield check_greedy(changed(session, prompts[0], temperature=0), prompts, N)
     sampled = changed(session, prompts[0], temperature=session.options.temperature or 1)
-    if session.engine.exact:
-        most = max(8, outer_K(session)) + 1
-        what = f", in windows of 1 to {most}, equal to the bit those computed alone"
-        yield compare("rows", rows_of_windows(sampled, prompts, most), what)
     yield from check_sampled(sampled, prompts, outer_K(session), **limits)
-    if session.options.tree and session.engine.exact:
-        yield compare("nodes", rows_of_nodes(sampled, prompts), " of trees equal to the bit those of their paths")
 
 
 def changed(session: Session, x: np.ndarray, **options) -> Session:  # x [n]
@@ -101,66 +94,15 @@ def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Che
     with_K = {K: (K, *o.K[1:]) if isinstance(o.K, tuple) else K for K in (1, 2, 4, 8)}  # K of the outermost level
     sessions = {str(n): changed(session, prompts[0], tree=None, K=K) for n, K in with_K.items()}
     sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
-    n_tokens = 0
-    margins = []
-    tolerance = session.engine.tolerance(o.dtype)
     rng = np.random.default_rng(0)
-    with working("comparing greedy texts", len(prompts) * len(sessions), "text") as bar:
-        for number, x in enumerate(prompts, start=1):
-            expected = tokens_of(session.steps("autoregressive", x, N, rng))
-            for name, other in sessions.items():
-                actual = tokens_of(other.steps("speculative", x, N, rng))
-                bar.update(1)
-                at = common_prefix(np.array(actual), np.array(expected))
-                n_tokens += at
-                if actual == expected:
-                    continue
-                margins.append(margin(session.models["target"], [*x, *expected[:at]]))
-                if session.engine.exact or at == min(len(actual), len(expected)) or margins[-1] > tolerance:
-                    difference = f"prompt {number}, K = {name}: the first difference is at new token {at + 1}"
-                    apart = f", where the two best logits are {margins[-1]:.2g} apart"
-                    return Check("greedy", False, difference + apart)
-    detail = f"{n_tokens} speculative tokens equal the autoregressive ones ({len(prompts)} prompts, "
-    detail += f"K = {', '.join(sessions)})"
-    if margins:
-        detail += f"; {len(margins)} texts part, where the two best logits are {max(margins):.2g} apart at most"
-    return Check("greedy", True, detail)
-
-
-def compare(name: str, found: Iterable[tuple], what: str) -> Check:
-    """Compare rows with others, to the bit. found: (where they are from, the rows, the others), [n, n_vocab] each."""
-    n_compared = 0
-    for where, rows, right in found:
-        n_compared += len(rows)
-        if not np.array_equal(rows, right):
-            gap = float(np.max(np.abs(rows - right)))
-            return Check(name, False, f"{where}: other rows than one by one, by up to {gap:.2g}")
-    return Check(name, True, f"{n_compared} rows{what}")
-
-
-def rows_of_windows(session: Session, prompts: Sequence[np.ndarray], most: int) -> Iterator[tuple]:
-    """The last rows of each prompt in windows of 1 to `most` rows, also after a rejection; and one by one."""
-    model = session.model("target")
-    for number, x in enumerate(prompts, start=1):
-        n = len(x)
-        here = min(most, n - 1)
-        session.models["target"].forget()
-        alone = np.stack([model(x[:end])[0] for end in range(n - here + 1, n + 1)])  # [here, n_vocab]
-        for n_rows in range(1, here + 1):
-            right = alone[here - n_rows :]  # [n_rows, n_vocab]
-            where = f"prompt {number}, {n_rows} rows"
-            yield f"{where}, cached", model(x, n_rows), right
-            model(np.append(x[: n - n_rows], (x[n - n_rows :] + 1) % right.shape[1]), n_rows)
-            yield f"{where}, after a rejected window", model(x, n_rows), right
-        yield f"{where}, from an empty cache", direct(session, x, here), alone
-
-
-def rows_of_nodes(session: Session, prompts: Sequence[np.ndarray]) -> Iterator[tuple]:
-    """The rows of a tree, scored in one call; and those of each path as a text."""
-    for number, x in enumerate(prompts, start=1):
-        target = session.model("target")
-        target(x[:-1])  # heads draft from the target's last state
-        tree = session.drafter(np.random.default_rng(0), target=target).tree(x, session.options.tree)
-        rows = target.score_tree(x, tree)  # [n_nodes, n_vocab]
-        for node in range(len(rows)):
-            yield f"prompt {number}, node {node}", rows[node : node + 1], direct(session, [*x, *tree.path(node)], 1)
+    found = []
+    with working("comparing greedy texts", len(sessions), "K") as bar:
+        expected = [tokens_of(session.steps("autoregressive", x, N, rng)) for x in prompts]
+        for name, other in sessions.items():
+            texts = expected, [tokens_of(other.steps("speculative", x, N, rng)) for x in prompts]
+            if differ := session.engine.greedy_differences(prompts, session.models["target"], texts, o.dtype):
+                found.append(f"K = {name}: {differ}")
+            bar.update(1)
+    detail = f"{N * len(prompts) * len(sessions)} speculative tokens equal the autoregressive ones "
+    detail += f"({len(prompts)} prompts, K = {', '.join(sessions)})"
+    return Check("greedy", "a defect" not in str(found), " ".join(found) or detail)
