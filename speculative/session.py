@@ -102,7 +102,7 @@ class Session(Generic[AnyOptions]):
         self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
         parts = self.filters, self.draft_filters, self.rule
         compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)  # None except with JAX
-        self.decoders = compiled or self
+        self.decoders = compiled or self  # something with calls() and ready()
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -148,8 +148,8 @@ class Session(Generic[AnyOptions]):
     # ---- Both decoders as loops in Python; on a device, jax.pair.DeviceLoop has these methods ------------------------
 
     def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
-        """Yield [(0, Step, None)] for each call of the target, up to N tokens of one prompt: see texts.text_steps.
-        stopped: unused, as text_steps asks for no step after the stop text."""
+        """Yield [(number of the text, Step, None)] for each call of the target, up to N tokens of one prompt: see
+        texts.text_steps. stopped: unused, as text_steps asks for no step after the stop text."""
         [x] = inputs
         tree = self.options.tree
         target = self.model("target")

@@ -54,7 +54,7 @@ def engine_line(session: Session) -> str:
         copies = sum(session.models[role].weight_bytes for role in session.roles if role not in ROLES)
         more = f"; the copy takes {copies / 1e9:.1f} GB" if copies else ""
         rule = " --accept block" if o.accept == "block" else ""
-        fast = f" --fast: --drafter {o.drafter} --K auto{rule}{more}."
+        fast = f" --fast is short for --drafter {o.drafter} --K auto{rule}{more}."
     return one_line(f"Engine: {session.engine.words()}. {', '.join(models)}.{fast}")
 
 
