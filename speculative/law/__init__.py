@@ -1,7 +1,7 @@
 """The exact law of a program by enumeration, the check of somebody's code, and the statistical checks of --verify.
 
-A sampler runs once for each outcome of its random numbers, and the probabilities of each text are added up. Read
-paths.py first, then unknown.py, cases.py and check.py.
+The law of a sampler is the probability of each text. It runs once for each outcome of its random numbers, and the
+probabilities of each text are added up. Read unknown.py, traced.py and paths.py, then cases.py, forms.py and check.py.
 
 From Python, speculative.law(function) -> a Verdict, as in a test:
 
@@ -27,4 +27,4 @@ class Law(ModuleType):
 
 
 law = sys.modules[__name__]
-law.__class__ = Law
+law.__class__ = Law  # only by its class can a module be called

@@ -23,7 +23,8 @@ def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
 def fine(rng, n_vocab: int, support: int | None = None, forks=1.0, octaves=13) -> np.ndarray:  # -> [n_vocab]
     """A row of multiples of 2^-16, of every size from 1 down to RARE.
 
-    support: that many entries are above 0, in a share `forks` of the rows; else one is. octaves: between weights."""
+    support: the number of entries above 0 in a share `forks` of the rows; the others are one-hot. octaves: log2 of the
+    largest ratio of two weights."""
     n = 1 if rng.random() > forks else support or n_vocab
     weights = np.exp2(-octaves * rng.random(n))  # [n]
     counts = np.maximum(np.floor(weights / weights.sum() * 2**16), RARE * 2**16)  # [n]

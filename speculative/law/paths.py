@@ -1,4 +1,4 @@
-"""The exact law of a random program: every path that its random numbers can take, and the probability of each.
+"""The law of a random program: every path that its random numbers can take, and its probability, exact up to LEAST.
 
 A law is {outcome: probability}. A comparison of a random number, or a choice, is a fork, whose branches have known
 chances; a path takes one branch of each. check_law asks with this whether a sampler is lossless.
@@ -58,7 +58,7 @@ class Walk:
 
 
 def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) -> dict:
-    """program(rng) -> an outcome -> {outcome: its exact probability}. Raises UserError."""
+    """program(rng) -> an outcome -> {outcome: its probability}. Raises UserError."""
     walk = TracedRandom.walk = Walk(reseeds)
     rng = TracedRandom()
 

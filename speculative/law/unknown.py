@@ -57,7 +57,7 @@ def ends_of(steps: tuple) -> tuple:
 
 @cache
 def switch(steps: tuple) -> float:
-    """u where the number, which is True or False, changes."""
+    """Return the u at which the number, which is True or False, changes: by bisection."""
     low, high = ENDS
     before = value_at(steps, np.float64(low))
     while (middle := (low + high) / 2) not in (low, high):
