@@ -46,7 +46,7 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     records = []  # one for each decoder
-    # measure/decode.py asks Session.texts for steps; PythonDecoders of session.py runs both loops of sampling.py
+    # measure/decode.py asks Session.texts for steps; calls of session.py runs both loops of sampling.py
     with Screen(o, names, prompts) as screen:
         for record in decode(session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)):
             screen.show_record(record)  # the blog's lines

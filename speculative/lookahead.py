@@ -14,10 +14,12 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each place
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.costs import costs_by_rows, line_through, usual_seconds
+from speculative.drafters import first_of
 from speculative.sampling import Proposal
 
 DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20 count
@@ -27,6 +29,16 @@ N_DRAFTS = 8  # draft tokens that are timed before a decode
 SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the one that is expected
 SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares]
 N_EXPECTED = 24  # accepted drafts that the expectation counts for
+
+
+class FixedK(NamedTuple):
+    """A K that is a number."""
+
+    K_max: int
+
+    def drafter_of(self, drafts: list[Callable], model: Callable) -> Callable:
+        """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
+        return first_of(drafts)
 
 
 class DrafterRecord:

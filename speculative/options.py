@@ -43,11 +43,6 @@ def without_escapes(typed: str) -> str:
     return re.sub(r"\\(\\?)([nt])", lambda match: "\\" + match[2] if match[1] else meant[match[2]], typed)
 
 
-def typed_stops(line: str) -> list[str]:
-    """Return the stop texts of a line, as as_typed writes it: ". /stop zzz" for two."""
-    return [without_escapes(stop) for stop in line.split(STOP)]
-
-
 def path(value: Any) -> str:
     if not str(value):
         raise ValueError("the name of a file or folder")
@@ -256,9 +251,8 @@ NO_EFFECT = (
 def as_typed(name: str, value: Any) -> str:
     """Return the text that is typed for a value: 8/2 for several K, 2,1 for a tree."""
     if name == "stop" and value is not None:
-        texts = [value] if isinstance(value, str) else value
-        texts = [re.sub(r"\\(?=[nt])", r"\\\\", one) for one in texts]
-        return STOP.join(texts).replace("\n", r"\n").replace("\t", r"\t")
+        line = re.sub(r"\\(?=[nt])", r"\\\\", STOP.join([value] if isinstance(value, str) else value))
+        return line.replace("\n", r"\n").replace("\t", r"\t")
     if isinstance(value, list | tuple):
         return ("/" if name == "K" else ",").join(map(str, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -10,9 +10,8 @@ from typing import Any, ParamSpec
 from speculative.engines.choice import choose
 from speculative.measure.run import compare
 from speculative.options import ModelOptions, make_options
-from speculative.session import Session
+from speculative.session import NO_FUNCTIONS, Session, name_functions
 from speculative.support.errors import UserError
-from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 P = ParamSpec("P")
 SIGNATURE = inspect.signature(ModelOptions)
@@ -33,9 +32,9 @@ class Pair(Session[ModelOptions]):
 
     compare = compare
 
+    @in_python()
     def changed(self, **options: Any) -> "Pair":
-        with in_python():
-            return super().changed(**options)  # type: ignore[return-value]  # it makes an object of this class
+        return super().changed(**options)  # type: ignore[return-value]  # it makes an object of this class
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:
@@ -49,6 +48,7 @@ def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable
 
 
 @takes(ModelOptions)
+@in_python()
 def load_pair(*values: Any, **options: Any) -> Pair:
     """Load a target and what its drafter needs. Official models that are missing are downloaded.
 
@@ -56,14 +56,13 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     size. Two of them may be functions: drafter=draft(x, k) -> (tokens, p), and accept(proposal, q, rng) -> tokens, a
     rule such as token_by_token. Raises UserError, whose message is one line.
     """
-    with in_python():
-        known = {name: value for name, value in options.items() if name in SIGNATURE.parameters}
-        try:
-            given = SIGNATURE.bind_partial(*values, **known).arguments | options
-        except TypeError as error:
-            raise UserError(f"load_pair: {error}") from None
-        if "prompt" in given:
-            raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
-        given, functions = name_functions(given, NO_FUNCTIONS)
-        o = make_options(ModelOptions, given)
-        return Pair(replace(o, engine=choose(o.engine)), functions=functions)
+    known = {name: value for name, value in options.items() if name in SIGNATURE.parameters}
+    try:
+        given = SIGNATURE.bind_partial(*values, **known).arguments | options
+    except TypeError as error:
+        raise UserError(f"load_pair: {error}") from None
+    if "prompt" in given:
+        raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
+    given, functions = name_functions(given, NO_FUNCTIONS)
+    o = make_options(ModelOptions, given)
+    return Pair(replace(o, engine=choose(o.engine)), functions=functions)

@@ -9,7 +9,9 @@ other, one_by_one makes the Rule from two functions of p and q.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import wraps
 from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, first_line
 from speculative.trees import acceptance_by_depth, sibling_by_sibling
 
 
@@ -213,3 +215,45 @@ def parse_rule(text: str, functions: Mapping[str, Rule] = MappingProxyType({})) 
         f"{name}:B, B from {limits[0]:g} to {limits[1]}" if limits else name for name, (_, limits) in RULES.items()
     ]
     raise UserError(f"--accept must be one of: {'; '.join(forms)}; not {text!r:.80}")
+
+
+# ---- A user's function -----------------------------------------------------------------------------------------------
+
+NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
+
+
+def name_of(function: Callable, taken: Container[str]) -> str:
+    """Return the function's own name, with _function after it if something else has that name."""
+    name = re.sub(r"\W", "", str(getattr(function, "__name__", ""))) or "function"
+    return f"{name}_function" if name in taken else name
+
+
+def ids_of(given: Any) -> list[int]:
+    """Return token ids as whole numbers. Raises one of NOT_IDS."""
+    given = list(given)
+    ids = [int(token) for token in given]
+    if ids != given:
+        raise ValueError(f"{given} are not token ids")
+    return ids
+
+
+def as_rule(function: Callable) -> Rule:
+    """Return accept(proposal, q, rng) -> tokens as a rule. The function's attribute lossless = True claims that it
+    keeps the target's distribution. The chances of its tests are unknown: α is not measured, the page shows no tests.
+    """
+    name = name_of(function, RULES)
+
+    @wraps(function)
+    def accept(proposal, q, rng):  # q [m + 1, n_vocab]
+        try:
+            tokens = ids_of(function(proposal, q, rng))
+        except NOT_IDS as error:
+            raise UserError(f"the rule {name} should return a list of tokens: {first_line(error)}") from error
+        *accepted, last = tokens or [-1]
+        if accepted != [*proposal.tokens][: len(accepted)] or len(tokens) > len(q) or not 0 <= last < q.shape[1]:
+            some = ", ".join(map(str, tokens[:8])) or "no token"
+            raise UserError(f"the rule {name} returns {some}: it should be the accepted drafts, then one more token id")
+        return tokens
+
+    lossless = bool(getattr(function, "lossless", False))
+    return Rule(name, accept, None, lambda step: [], lossless=lossless, formula="unknown")

@@ -2,30 +2,33 @@
 decode through it. The blog's create_model_fn is Session.model, and its seed is set in Session.texts."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from speculative import drafters
 from speculative.blog.encoder import StreamDecoder
+from speculative.drafters.user import as_drafter
 from speculative.engines.choice import make_engine
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
-from speculative.lookahead import AutoK
+from speculative.lookahead import AutoK, FixedK
 from speculative.options import ModelOptions, as_typed, checked, make_options, n_nodes, text, whole
-from speculative.rules import parse_rule
+from speculative.rules import as_rule, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 from speculative.trees import tree_speculative_sampling
-from speculative.user_functions import NO_FUNCTIONS, name_functions
 
 DECODERS = ("autoregressive", "speculative")
 READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
+
+MAKERS: dict[str, Callable] = {"drafter": as_drafter, "accept": as_rule}  # options that may be a user's function
+NO_FUNCTIONS: dict[str, dict] = {"drafter": {}, "accept": {}}  # {option: {name: what its function was made into}}
 
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 
@@ -35,6 +38,16 @@ def models_of(o: ModelOptions, quiet: bool = False) -> Models:
     engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
     wanted = {"target": (o.target_model_size, o.dtype), "draft": (o.draft_model_size, o.draft_dtype)}
     return Models(engine, wanted, o.models_dir, o.source, o.ngram_text, quiet)
+
+
+def name_functions(options: dict[str, Any], known: dict[str, dict]) -> tuple[dict[str, Any], dict[str, dict]]:
+    """Put the names of functions in their place among the options, and add the functions to the known ones."""
+    for option, make in MAKERS.items():
+        if callable(options.get(option)):
+            made = make(options[option])
+            options = options | {option: made.name}
+            known = known | {option: known[option] | {made.name: made}}
+    return options, known
 
 
 class Session(Generic[AnyOptions]):
@@ -53,7 +66,7 @@ class Session(Generic[AnyOptions]):
         functions: dict[str, dict] = NO_FUNCTIONS,
     ):
         """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
-        about the loading. functions: those that only this session knows (user_functions). Raises UserError."""
+        about the loading. functions: those that only this session knows (name_functions). Raises UserError."""
         self.models = models or models_of(options, quiet)
         self.engine = self.models.engine
         if options.fast:  # short for these options
@@ -90,7 +103,7 @@ class Session(Generic[AnyOptions]):
         self.logs = {role: model.log for role, model in loaded.items() if hasattr(model, "log")}
         parts = self.filters, self.draft_filters, self.rule
         compiled = self.engine.compiled_decoders(self.levels, o.K, o.batch, loaded, *parts)  # None except with JAX
-        self.decoders = compiled or PythonDecoders(self)
+        self.decoders = compiled or self
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -111,7 +124,7 @@ class Session(Generic[AnyOptions]):
         return model.with_probs(self.filters if role == "target" else self.draft_filters)
 
     def choose_lookaheads(self) -> list:
-        """For each level of the drafter, from the outermost in, a K or an AutoK. A level without a number chooses."""
+        """For each level of the drafter, from the outermost in, its K. A level without a number chooses."""
         o = self.options
         Ks = o.K if isinstance(o.K, tuple) else (o.K,)
         n = len(self.levels)
@@ -119,7 +132,7 @@ class Session(Generic[AnyOptions]):
             raise UserError(f"--K {as_typed('K', Ks)} is for {len(Ks)} levels, and --drafter {o.drafter} has {n}")
         Ks += ("auto",) * (n - len(Ks))
         scales = [[spec.scale for spec in specs] for specs in self.levels]
-        return [AutoK(expected) if K == "auto" else K for K, expected in zip(Ks, scales, strict=True)]
+        return [AutoK(expected) if K == "auto" else FixedK(K) for K, expected in zip(Ks, scales, strict=True)]
 
     def drafter(self, rng: np.random.Generator, depth: int = 0, target: Any = None) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this
@@ -130,8 +143,37 @@ class Session(Generic[AnyOptions]):
         for role in filter(self.models.shares_cache, models):
             models[role].target = models["target"]
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
-        inner = [lookahead_of(K) for K in self.lookaheads[depth + 1 :]]
-        return drafters.make_drafter(self.levels[depth:], context, inner, self.rule, trees=bool(o.tree))
+        levels, inner = self.levels[depth:], self.lookaheads[depth + 1 :]
+        return drafters.make_drafter(levels, context, inner, self.rule, trees=bool(o.tree))
+
+    # ---- Both decoders as loops in Python; on a device, jax.pair.DeviceLoop has these methods ------------------------
+
+    def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
+        """Yield [(0, Step, None)] for each call of the target, up to N tokens of one prompt: see texts.text_steps.
+        stopped: unused, as text_steps asks for no step after the stop text."""
+        [x] = inputs
+        tree = self.options.tree
+        target = self.model("target")
+        drafter = self.drafter(rng, target=target)
+        if name == "autoregressive":
+            steps = autoregressive_sampling(x, target, N, rng)
+        elif tree:
+            accept = self.rule.accept_tree
+            steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, accept)
+        else:
+            K = self.lookaheads[0]
+            draft = K.drafter_of(drafter.parts, target)
+            if len(x) >= READ_FIRST and any(map(self.models.shares_cache, self.roles)):
+                draft = drafters.after_first(draft)
+            steps = speculative_sampling(x, draft, target, N, K.K_max, rng, self.rule.accept)
+        return ([(0, step, None)] for step in steps)
+
+    def ready(self, inputs: Sequence, N: int) -> None:
+        """Prepare a decode before it is timed: measure costs if K chooses itself, and empty the caches. inputs: the
+        tokens of each text's prompt."""
+        if self.timed:
+            self.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
+        self.forget()
 
     def steps(self, name: str, x, N: int, rng) -> Iterator:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
@@ -217,45 +259,3 @@ class Session(Generic[AnyOptions]):
             texts = [StreamDecoder(self.encoder, o.stop) for _ in group]
             calls = self.decoders.calls(name, group, N, report.draws, lambda index, texts=texts: texts[index].stopped)
             yield from text_steps(calls, texts, report, number - sample)
-
-
-@dataclass
-class PythonDecoders:
-    """Both decoders as loops in Python over the models of a session. On a device it is jax.pair.DeviceLoop."""
-
-    session: Session
-
-    def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
-        """Yield [(0, Step, None)] for each call of the target, up to N tokens of one prompt: see texts.text_steps.
-        stopped: unused, as text_steps asks for no step after the stop text."""
-        [x] = inputs
-        s = self.session
-        target = s.model("target")
-        if name == "autoregressive":
-            steps = autoregressive_sampling(x, target, N, rng)
-        else:
-            drafter = s.drafter(rng, target=target)
-            if s.options.tree:
-                tree = s.options.tree
-                steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, s.rule.accept_tree)
-            else:
-                K, with_K = lookahead_of(s.lookaheads[0])
-                draft = with_K(drafter.parts, target)
-                if len(x) >= READ_FIRST and any(map(s.models.shares_cache, s.roles)):
-                    draft = drafters.after_first(draft)
-                steps = speculative_sampling(x, draft, target, N, K, rng, s.rule.accept)
-        return ([(0, step, None)] for step in steps)
-
-    def ready(self, inputs: Sequence, N: int) -> None:
-        """Prepare a decode before it is timed: measure costs if K chooses itself, and empty the caches. inputs: the
-        tokens of each text's prompt."""
-        if self.session.timed:
-            self.session.measure_costs(np.asarray(inputs[0])[-N_COST_TOKENS:])
-        self.session.forget()
-
-
-def lookahead_of(K: int | AutoK) -> tuple[int, Callable]:
-    """Return (K, or the largest one if automatic; with_K(drafts, model) -> the drafter that a loop asks)."""
-    if isinstance(K, AutoK):
-        return K.K_max, K.drafter_of
-    return K, lambda drafts, model: drafters.first_of(drafts)

@@ -14,6 +14,7 @@ from speculative import lookahead
 from speculative.drafters import DRAFTERS
 from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
+from speculative.drafters.user import as_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
 from speculative.law.cases import coarse, generator_of, model_of
@@ -23,7 +24,6 @@ from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling
 from speculative.session import Session, models_of
 from speculative.trees import by_paths
-from speculative.user_functions import as_drafter
 
 
 def text_distribution(decode):

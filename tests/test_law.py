@@ -15,6 +15,7 @@ from tiny import plant, python
 import speculative
 from speculative import loading, sampling
 from speculative.drafters import DRAFTERS
+from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
 from speculative.law import check as check_law
 from speculative.law.cases import CASES
@@ -63,12 +64,13 @@ def test_the_output_is_the_targets(world, drafter, accept, K):
     assert world(drafter=drafter, accept=accept, **lookahead_of(K, drafter)).distance(3 if short else 4) < EXACT
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("has_fast_int8", [False, True])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
-def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, large):
-    monkeypatch.setattr(loading, "LARGE_BYTES", 0 if large else 1e9)  # a large target has a copy, which drafts
+def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, has_fast_int8):
+    monkeypatch.setattr(loading, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if int8 is fast
+    monkeypatch.setattr(CEngine, "has_fast_int8", lambda engine: has_fast_int8)
     made = world(fast=True, **options)
-    assert made.session.options.drafter == "int8/" * large + "prompt_lookup+model"
+    assert made.session.options.drafter == "int8/" * has_fast_int8 + "prompt_lookup+model"
     assert made.distance(4) < EXACT
 
 
@@ -164,10 +166,10 @@ OF_OUR_OWN = [
     ("drafters.heads:head_drafter", "p[:m], [NAME]", "p[:m][::-1], [NAME]", HEADS),
     ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
     ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
-    ("user_functions:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
+    ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoK.drafter_of", "n = len(x)", "proposal = proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else Proposal([], [])\n        n = len(x)", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(sure[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), sure.pop()):", {"K": "auto"}),
-    ("session:PythonDecoders.calls", "drafter = s.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n        drafter = s.drafter(other, target=target)", CHAIN),
+    ("session:Session.calls", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n        drafter = self.drafter(other, target=target)", CHAIN),
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from tiny import refusal
 from speculative import load_pair
 from speculative.cli.command import parse, run
 from speculative.cli.interactive import changes
+from speculative.cli.workbench import READ
 from speculative.filters import Filters
 from speculative.options import (
     CONFLICTS,
@@ -22,7 +23,6 @@ from speculative.options import (
     Options,
     as_typed,
     help_text,
-    typed_stops,
 )
 
 
@@ -112,7 +112,7 @@ def test_words_become_options(line, expected, monkeypatch):
 @given(st.lists(st.text(alphabet="\\\\nt\\n\\t a", min_size=1), min_size=1))
 def test_stop_texts_are_typed_as_they_are_shown(texts):
     """Each session shows them in one line."""
-    assert typed_stops(as_typed("stop", texts)) == texts
+    assert READ["stop"](as_typed("stop", texts)) == texts
     assert changes(f"/K 2 /stop {as_typed('stop', texts)}")["stop"] == texts
 
 

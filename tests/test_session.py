@@ -1,8 +1,7 @@
 """A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
 
-import pickle
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy, deepcopy
+from copy import copy
 from itertools import zip_longest
 
 import numpy as np
@@ -15,11 +14,11 @@ from tiny import decoded, encoder_of, one_hot, refusal
 
 import speculative
 from encoder import END_OF_TEXT, StreamDecoder
-from speculative import load_pair, loading
+from speculative import load_pair
 from speculative.drafters import DRAFTERS
+from speculative.drafters.user import proposal_of
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
-from speculative.user_functions import proposal_of
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
@@ -135,13 +134,6 @@ def test_options_change_and_the_models_stay(pair):
     assert (tree.changed(fast=True).options.tree, tree.changed(fast=True).changed(fast=False).options.K) == (None, 4)
 
 
-@pytest.mark.parametrize(("has_fast_int8", "drafter"), [(1, "int8/prompt_lookup+model"), (0, "prompt_lookup+model")])
-def test_fast_makes_a_copy_of_a_large_target_if_int8_is_fast(has_fast_int8, drafter, pair, monkeypatch):
-    monkeypatch.setattr(loading, "LARGE_BYTES", 0)
-    monkeypatch.setattr(type(pair.models.engine), "has_fast_int8", lambda engine: has_fast_int8)
-    assert pair.changed(fast=True).options.drafter == drafter
-
-
 def test_models_are_loaded_when_they_are_asked_for():
     session = load_pair("nowhere", "tiny-target", MODELS, drafter="ngram", threads=1)
     assert {*session.models.loaded} == {"target", "ngram"}
@@ -149,24 +141,6 @@ def test_models_are_loaded_when_they_are_asked_for():
     assert {*session.models.loaded} == {"target", "ngram", "int8"}
     assert other.models["target"] is session.models["target"]
     assert "nowhere" in refusal(session.changed, drafter="model")
-
-
-@pytest.mark.parametrize(
-    ("call", "line"),
-    [
-        (lambda pair: pair.changed(dtype="int8"), "dtype cannot change while models are loaded: start again with it"),
-        (lambda pair: pair.compare(5, 4), "the prompt must be a text in UTF-8, not 5"),
-        (lambda pair: pair.compare("a", 0), "n_tokens_to_generate must be a whole number of at least 1, not 0"),
-        (lambda pair: pair.speculative("a", "many"), "n_tokens_to_generate must be a whole number"),
-        (lambda pair: pair.speculative("a", 4, sample=-1), "sample must be a whole number of at least 0, not -1"),
-        (lambda pair: pair.autoregressive("a" * 3000, 4), "exceed the context of "),
-        (deepcopy, "loaded models are neither copied nor pickled, "),
-        (pickle.dumps, "loaded models are neither copied nor pickled, "),
-        (lambda pair: pair.compare("a", 1).page("/"), "cannot write to /: it is there, and not a file"),
-    ],
-)
-def test_a_refusal_comes_with_the_call_and_not_with_the_first_step(pair, call, line):
-    assert line in refusal(call, pair)
 
 
 # ---- Stop texts ------------------------------------------------------------------------------------------------------

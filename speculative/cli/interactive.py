@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from speculative.cli.command import WITHOUT_VALUE
-from speculative.options import FIELDS, SHORT, as_typed, typed_stops, without_escapes
+from speculative.options import FIELDS, SHORT, as_typed, without_escapes
 from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
@@ -73,7 +73,7 @@ def changes(line: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in zip(parts[::2], parts[1::2], strict=True):
         if name == "stop" and value:
-            given[name] = [*given.get(name, []), *typed_stops(value)]
+            given[name] = [*given.get(name, []), without_escapes(value)]
         elif name in given:
             raise UserError(f"--{name} is given twice, and takes one value: give it once")
         else:

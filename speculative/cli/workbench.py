@@ -26,7 +26,7 @@ from speculative import drafters
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings
 from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
-from speculative.options import FIELDS, as_typed, typed_stops
+from speculative.options import FIELDS, STOP, as_typed, without_escapes
 from speculative.session import DECODERS, Session
 from speculative.support.errors import UserError
 
@@ -51,7 +51,10 @@ CHOICES = {
 }
 NAMES = ("prompt", *LABELS)  # of the texts in a request
 SWITCH = {"off": False, "on": True}
-READ = {"stop": typed_stops, "fast": lambda text: SWITCH.get(text, text)}  # from the text of a field to an option
+READ = {  # from the text of a field, as as_typed writes it, to an option
+    "stop": lambda line: [*map(without_escapes, line.split(STOP))],
+    "fast": lambda text: SWITCH.get(text, text),
+}
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock

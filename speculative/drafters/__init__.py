@@ -65,16 +65,16 @@ def make_drafter(
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
-    lookaheads: those inside the levels, from the outermost in: for each the pair of session.lookahead_of: (K, with_K).
+    lookaheads: those inside the levels, from the outermost in: for each an AutoK or a FixedK of lookahead.py.
     rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
     """
     *outer, innermost = levels
     drafts = [spec.chain(context) for spec in innermost]
     tree = first_of([spec.tree(context) for spec in innermost]) if trees else None
-    inner_rule = rule if rule.lossless else TOKEN
-    for [spec], (K, with_K) in reversed([*zip(outer, lookaheads, strict=True)]):
+    accept = (rule if rule.lossless else TOKEN).accept
+    for [spec], K in reversed([*zip(outer, lookaheads, strict=True)]):
         model = context.models[spec.roles[0]]
-        drafts = [staged(spec.name, model, partial(with_K, drafts, model), K, context.rng, inner_rule.accept)]
+        drafts = [staged(spec.name, model, partial(K.drafter_of, drafts, model), K.K_max, context.rng, accept)]
     return Drafter(first_of(drafts), drafts, tree)
 
 

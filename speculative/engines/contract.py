@@ -83,8 +83,8 @@ class Engine:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
     def compiled_decoders(self, levels: Sequence, K: Any, batch: int, models: Mapping[str, Any], *parts: Any) -> Any:
-        """Return both decoders as one program on the device, with the methods of session.PythonDecoders; None if a loop
-        in Python calls the models. models: by role, the target first. parts: the filters of both, and the rule."""
+        """Return both decoders as one program on the device, with Session's methods calls and ready; None if a loop in
+        Python calls the models. models: by role, the target first. parts: the filters of both, and the rule."""
         return None
 
     def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:

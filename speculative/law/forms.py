@@ -8,12 +8,12 @@ import numpy as np
 
 from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_drafter
+from speculative.drafters.user import as_drafter
 from speculative.filters import GREEDY
 from speculative.law.texts import errors_as_lines, ids_of
 from speculative.law.unknown import Unfollowed
 from speculative.sampling import sample, speculative_sampling
 from speculative.support.errors import UserError
-from speculative.user_functions import as_drafter
 
 FORMS = """\
 speculative_sampling(x, draft_model, target_model, N, K)   the blog's: its models return a row for each token of x;

@@ -15,9 +15,9 @@ from speculative.law.cases import Case
 from speculative.law.paths import TooLarge, Walk, law_of
 from speculative.law.traced import LIBRARIES, NoDistribution, TracedRandom, everywhere
 from speculative.law.unknown import Unfollowed
+from speculative.rules import NOT_IDS
+from speculative.rules import ids_of as whole_numbers
 from speculative.support.errors import UserError, first_line
-from speculative.user_functions import NOT_IDS
-from speculative.user_functions import ids_of as whole_numbers
 
 MOST_PATHS = 2_000  # of a case
 MOST_SECONDS = 10  # that one path may take

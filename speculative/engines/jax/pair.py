@@ -17,7 +17,7 @@ N_TIMED = 8  # calls of each kind that are timed before a decode: as many in eac
 
 
 class DeviceLoop:
-    """Both decoders of a target and a draft model, for a number K: the twin of session.PythonDecoders."""
+    """Both decoders of a target and a draft model, for a number K: with the methods calls and ready of Session."""
 
     def __init__(self, decoder: DeviceDecoder, K: int, logs: Sequence[deque], batch: int = 1, quiet: bool = False):
         """logs: the target's, then the draft's. batch: the number of prompts that are decoded together. quiet: print
