@@ -19,7 +19,6 @@ import numpy as np
 
 from speculative.costs import costs_by_rows, line_through, usual_seconds
 from speculative.sampling import Proposal
-from speculative.support.progress import working
 
 DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20 count
 PROBE_BUDGET = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
@@ -84,8 +83,9 @@ class AutoK:
 
     K_max = 32
 
-    def __init__(self, scales: Sequence[float]):
+    def __init__(self, scales: Sequence[float], clock: Callable[[], float] = lambda: time.perf_counter()):
         """scales: the expected scale of each drafter's acceptance."""
+        self.clock = clock
         self.records = [DrafterRecord(scale) for scale in scales]
         self.timed: list[tuple[int, float]] = []  # (rows, seconds) of calls of the target before a decode
         self.slowdown = deque([1.0], maxlen=20)  # seconds of a call now, over those before the decode
@@ -93,23 +93,19 @@ class AutoK:
 
     def measure(self, model: Callable, drafts: Sequence[Callable], x, n_ctx: int) -> None:
         """Time windows of the target and drafts after the text x [n], each twice, once all have read it."""
-        if self.timed:
-            return
         model(x, 1)
-        with working("timing calls, from which K is chosen", 2 * len(WINDOW_ROWS), "call", delay=1) as bar:
-            for rows in WINDOW_ROWS * 2:
-                if len(x) + rows <= n_ctx:
-                    began = time.perf_counter()
-                    model([*x, *[x[-1]] * rows], rows)
-                    self.timed.append((rows, time.perf_counter() - began))
-                bar.update(1)
+        for rows in WINDOW_ROWS * 2:
+            if len(x) + rows <= n_ctx:
+                began = self.clock()
+                model([*x, *[x[-1]] * rows], rows)
+                self.timed.append((rows, self.clock() - began))
         self.before = line_through(costs_by_rows(self.timed))
         for record, draft in zip(self.records, drafts, strict=True):
             draft(x, 1)
             for _ in range(2):
-                began = time.perf_counter()
+                began = self.clock()
                 draft(x, N_DRAFTS)
-                record.draft.append((time.perf_counter() - began) / N_DRAFTS)
+                record.draft.append((self.clock() - began) / N_DRAFTS)
         # What a token will take at best, if all drafts are alike, counts as two iterations.
         a, c = self.records[-1].mean, usual_seconds(self.records[-1].draft)
         expected = [(K * c + self.window(K + 1)) / sum(a**i for i in range(K + 1)) for K in range(self.K_max)]
@@ -172,13 +168,13 @@ class AutoK:
                 if not proposal.tokens:
                     pays, go_on = self.decider(record, k)
                     K = k if pays else self.trial(record, k)
-                began = time.perf_counter()
+                began = self.clock()
                 proposal = draft(x, K, go_on) if K else proposal
                 # The next one has its turn if this one is less sure than usual of its first draft, as p of it tells.
                 if K and record is not self.records[-1] and [*proposal.margins, np.inf][0] < record.scale:
                     K, proposal = 0, Proposal([], [])
                 margins = [*proposal.margins] or [1.0] * len(proposal.tokens)
-                asked.append((K, margins if K else (), time.perf_counter() - began))
+                asked.append((K, margins if K else (), self.clock() - began))
             n = len(x)
             return proposal
 

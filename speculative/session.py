@@ -18,6 +18,7 @@ from speculative.options import ModelOptions, as_typed, checked, make_options, n
 from speculative.rules import as_rule, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 from speculative.support.errors import UserError
+from speculative.support.progress import working
 from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 from speculative.trees import tree_speculative_sampling
@@ -181,10 +182,12 @@ class Session(Generic[AnyOptions]):
     def measure_costs(self, x) -> None:  # [n]
         """Time the drafts of each level, innermost first: a draft token's cost depends on the K of the level inside."""
         roles = ["target", *(specs[0].roles[0] for specs in self.levels[:-1])]
-        for depth in reversed(range(len(self.levels))):
-            if isinstance(self.lookaheads[depth], AutoK):
+        unknown = [depth for depth, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.timed]
+        with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
+            for depth in reversed(unknown):
                 drafts = self.drafter(np.random.default_rng(0), depth).parts
                 self.lookaheads[depth].measure(self.model(roles[depth]), drafts, x, self.n_ctx)
+                bar.update(1)
 
     def forget(self) -> None:
         """Empty all caches, so that two decodes begin alike."""

@@ -11,6 +11,7 @@ from speculative import lookahead
 from speculative.drafters.base import always, until_unsure
 from speculative.engines.model import Call
 from speculative.lookahead import AutoK
+from speculative.measure.predictions import Drafts, Measured, replay
 from speculative.sampling import Proposal, speculative_sampling
 
 N_VOCAB = 5
@@ -64,7 +65,8 @@ def simulate(monkeypatch):
         draft = one.draft
         if K is None:
             auto = auto or AutoK([0.6])
-            auto.measure(one, [draft], x, 999)
+            if not auto.timed:
+                auto.measure(one, [draft], x, 999)
             draft = auto.drafter_of([draft], one)
             K = auto.K_max
         one.n_read = len(x)
@@ -141,6 +143,16 @@ def test_what_was_learned_stays_for_the_next_decode(simulate):
     auto = AutoK([0.6])
     simulate(100, auto=auto, right=always)
     assert simulate(100, auto=auto, right=always)[1][0] == 32
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.8, 1])
+def test_a_replay_takes_the_seconds_of_the_decode(simulate, alpha):
+    N = 200
+    right = accepted_with(alpha)
+    drafts = Drafts([-1] * N, [()] * N, [float(right(8 + place)) for place in range(N)], [1.0] * N)
+    measured = Measured(["model"], [drafts], {}, t_lookup=0.0, t_draft=0.1)
+    seconds = replay(drafts, "model", lambda rows: 0.96 + 0.04 * rows, measured, shift=0.5)
+    assert seconds == pytest.approx(simulate(N, right=right)[0])
 
 
 @pytest.mark.parametrize("call", range(8))

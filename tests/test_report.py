@@ -6,6 +6,7 @@ import re
 from collections import Counter, deque
 from statistics import mean
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -161,7 +162,8 @@ PLACES = st.lists(
 
 @given(PLACES, st.integers(1, 7), st.sampled_from(["model", "prompt_lookup", "prompt_lookup+model"]))
 def test_windows_over_a_text_are_the_mean_of_its_decodes(places, K, drafter):
-    drafts = Drafts(*map(list, zip(*places, strict=True)))
+    n_matched, chances = map(list, zip(*places, strict=True))
+    drafts = Drafts(n_matched, [], chances, [])
     N = len(places)
     expected = Counter()
     for agrees in itertools.product([False, True], repeat=N):
@@ -199,7 +201,8 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
 
 def measured_of(timed, chances):
     names = ["model", "prompt_lookup"]
-    return Measured(names, [Drafts([-1] * len(chances), chances)], timed, t_lookup=0.0, t_draft=0.1)
+    n = len(chances)
+    return Measured(names, [Drafts([-1] * n, [()] * n, chances, [1.0] * n)], timed, t_lookup=0.0, t_draft=0.1)
 
 
 @pytest.mark.parametrize("K", [1, 2, 8])
@@ -241,9 +244,11 @@ def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
 def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(monkeypatch, until, n_blocks):
     asked = []  # each takes ten seconds
     monkeypatch.setattr(predictions, "time", SimpleNamespace(perf_counter=lambda: 10 * len(asked)))
-    model = lambda x, n_last: asked.append(n_last) or np.full((n_last, 2), 0.5)  # noqa: E731
+    model = Mock(side_effect=lambda x, n: asked.append(n) or np.full((n, 2), 0.5), last_logits=np.eye(64, 2))
     sample = [SimpleNamespace(source=["model"], alpha=[], tokens=[0], q=[1.0])] * 64 * 5
-    assert predictions.chances_by_place(model, [0], sample, until) == [0.5] * 64 * 5
+    chances, margins = predictions.chances_by_place(model, [0], sample, until)
+    assert chances == [0.5] * 64 * 5
+    assert margins == pytest.approx(([1.0] * 2 + [0.0] * 62) * n_blocks + [2 / 64] * 64 * (5 - n_blocks))
     assert asked == [64] * n_blocks
 
 
@@ -274,6 +279,36 @@ def test_without_predictions_a_slow_run_says_why(pair):
     """As on JAX; the screens and the pages in golden files have the sentences about predictions."""
     f = figures(*scripted(N=400, alpha=0.02, t_draft=0.5))
     assert advice(f, pair).startswith("It does not pay here, because a call with its drafts takes as long as")
+
+
+NOTHING = "no other K or drafter of this run would be clearly faster on this text."
+LOOKUPS = "prompt_lookup+model"
+COPY = f"int8/{LOOKUPS}"
+WITH_LOOKUPS = f"--drafter {LOOKUPS} --K auto would be 2.30"
+ADVICE = [  # options, the drafter of --fast; of a run at 2.0 the predictions: K = 8, auto, look-ups with auto -> advice
+    ({}, LOOKUPS, 2.1, 2.15, 2.15, NOTHING),
+    ({}, COPY, 2.1, 2.15, 2.15, f"{NOTHING} Not predicted: --fast."),
+    ({}, LOOKUPS, 2.2, 2.15, 2.15, "--K 8 would be 2.20 times as fast on this text."),
+    ({}, LOOKUPS, 2.2, 2.17, 2.1, "--K auto would be 2.17"),
+    ({}, LOOKUPS, 2.2, 2.17, 2.3, "--fast would be 2.30"),
+    ({"temperature": 1}, LOOKUPS, 2.0, 2.1, 2.3, "--fast would be 2.30"),
+    ({"temperature": 1, "accept": "lenient:0.5"}, LOOKUPS, 2.0, 2.1, 2.3, WITH_LOOKUPS),
+    ({}, COPY, 2.2, 2.17, 2.3, WITH_LOOKUPS),
+    ({"K": "auto"}, LOOKUPS, 2.2, 2.3, 2.3, NOTHING),
+    ({"K": "auto"}, LOOKUPS, 2.2, 2.3, 2.6, "--fast would be 2.60"),
+    ({"fast": True}, LOOKUPS, 2.2, 2.2, 2.3, NOTHING),
+    ({"fast": True}, LOOKUPS, 2.2, 2.5, 2.3, "--drafter model --K auto would be 2.50"),
+]
+
+
+@pytest.mark.parametrize(("options", "fast", "number", "auto", "lookups", "said"), ADVICE)
+def test_a_run_is_advised_of_what_is_clearly_faster(pair, monkeypatch, options, fast, number, auto, lookups, said):
+    monkeypatch.setattr(pair.models, "fast_drafter", lambda: LOOKUPS)
+    session = pair.changed(**options)
+    monkeypatch.setattr(pair.models, "fast_drafter", lambda: fast)
+    f = figures(*scripted()) | {"speedup": 2.0, "doubt": None, "withheld": None}
+    f |= {"predicted": {"model": {"4": 2.0, "8": number}}, "predicted_auto": {"model": auto, LOOKUPS: lookups}}
+    assert advice(f, session).startswith(f"Prediction: {said}")
 
 
 def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):

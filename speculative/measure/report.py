@@ -165,18 +165,26 @@ def advice(f: dict, session: Session) -> str | None:
         return f"No prediction, because {f['withheld']}."
     if not f["predicted"]:
         return f"It does not pay here, because {loss(f)}." if f["speedup"] < 1 else None
-    name, K = best_setting(f["predicted"])
-    speedup = f["predicted"][name][K]
     outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
-    now = max(f["speedup"], f["predicted"].get(o.drafter, {}).get(str(outer), 0.0))
+    auto = {name: {"auto": speedup} for name, speedup in f["predicted_auto"].items()}
+    own = f["predicted"].get(o.drafter, {}) | auto.get(o.drafter, {})
+    now = max(f["speedup"], own.get(str(outer), 0.0))
+    for settings in (auto, f["predicted"]):  # a K that chooses itself also suits another text
+        name, K = best_setting(settings)
+        speedup = settings[name][K]
+        if speedup > GAIN * now:
+            break
+    fast = session.models.fast_drafter()
     if speedup < 1 + NOISE or (speedup <= GAIN * now and f["speedup"] < 1 - NOISE):
         return f"Nothing pays here, because {loss(f)}."
     if speedup <= GAIN * now:
-        fast = " Not predicted: --fast." if session.engine.exact and not o.fast else ""
-        return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{fast}"
+        unknown = " Not predicted: --fast." if session.engine.exact and not o.fast and fast not in auto else ""
+        return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{unknown}"
     typed = f"--drafter {name} --K {K}"
     if name == o.drafter and not o.fast:
         typed = f"--K {'/'.join(map(str, (K, *inner)))}"
+    if (name, K) == (fast, "auto") and session.rule.lossless:
+        typed = "--fast"
     return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
 
 
