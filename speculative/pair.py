@@ -30,7 +30,8 @@ def in_python() -> Iterator[None]:
 class Pair(Session[ModelOptions]):
     """A target and its drafter, as load_pair gives them."""
 
-    compare = compare
+    compare = in_python()(compare)
+    text = in_python()(Session.text)
 
     @in_python()
     def changed(self, **options: Any) -> "Pair":

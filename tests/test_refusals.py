@@ -73,6 +73,8 @@ CALLS = [
     (lambda pair: pair.compare(5, 4), "the prompt must be a text in UTF-8, not 5"),
     (lambda pair: pair.compare("a", 0), "n_tokens_to_generate must be a whole number of at least 1, not 0"),
     (lambda pair: pair.speculative("a", "many"), "n_tokens_to_generate must be a whole number"),
+    (lambda pair: pair.speculative("a", 4000), "shorten the prompt or lower n_tokens_to_generate"),
+    (lambda pair: pair.compare("a", 4000), "shorten the prompt or lower n_tokens_to_generate"),
     (lambda pair: pair.speculative("a", 4, sample=-1), "sample must be a whole number of at least 0, not -1"),
     (deepcopy, "loaded models are neither copied nor pickled, "),
     (pickle.dumps, "loaded models are neither copied nor pickled, "),
