@@ -45,9 +45,10 @@ class DrafterRecord:
         """scale: the s that is expected."""
         self.scale = scale
         self.scales = scale * SCALES  # [n_scales, 1]
+        # The scale is within a factor of 8 of the expected one.
         self.evidence = N_EXPECTED * np.log(SHARES) - (np.log2(SCALES) / 3) ** 2  # [n_scales, n_shares]
         self.expected = self.evidence.copy()
-        self.tested = 3.0  # discounted counts
+        self.tested = 3.0  # discounted counts; at first as of three drafts with a margin of two scales
         self.accepted = 3.0 * self.chance(2 * scale)
         self.draft: deque[float] = deque(maxlen=20)  # seconds of a draft token
         self.reading = 0.0  # seconds of a token that the drafter has not read
@@ -79,7 +80,7 @@ class DrafterRecord:
 
 
 class AutoK:
-    """What decides for the drafters of a+b, from the costs of their target; kept for the next decode."""
+    """A K that is chosen by costs, for the drafters of a+b and their target; it is kept for the next decode."""
 
     K_max = 32
 
@@ -107,8 +108,9 @@ class AutoK:
                 draft(x, N_DRAFTS)
                 record.draft.append((self.clock() - began) / N_DRAFTS)
         # What a token will take at best, if all drafts are alike, counts as two iterations.
-        a, c = self.records[-1].mean, usual_seconds(self.records[-1].draft)
-        expected = [(K * c + self.window(K + 1)) / sum(a**i for i in range(K + 1)) for K in range(self.K_max)]
+        mean, draft_seconds = self.records[-1].mean, usual_seconds(self.records[-1].draft)
+        Ks = range(self.K_max)
+        expected = [(K * draft_seconds + self.window(K + 1)) / sum(mean**i for i in range(K + 1)) for K in Ks]
         self.seconds, self.tokens = 2 * min(expected), 2.0
 
     def window(self, rows: int) -> float:
