@@ -11,12 +11,12 @@ from speculative.cli.command import choose_prompts, parse, run
 from speculative.cli.display import Screen
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import check_output, show_report, write_packed
-from speculative.law.verify import verify
 from speculative.measure.decode import decode
 from speculative.options import Options
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session
 from speculative.support.errors import guarded
+from speculative.verify.checks import verify
 
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]  # as in the blog's main.py
 

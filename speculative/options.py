@@ -5,18 +5,17 @@ returns the value; it raises ValueError, which says what the value must be.
 """
 
 import contextlib
-import difflib
 import math
-import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from operator import mul
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
-from speculative.support.errors import UserError
+from speculative.checkpoints.names import model, path
+from speculative.support.errors import UserError, did_you_mean
 
 LARGEST = 2**63 - 1  # whole number that all libraries take
 
@@ -41,30 +40,6 @@ def without_escapes(typed: str) -> str:
     r"""Return a line that was typed with \n and \t as newline and tab; \\n is the two characters."""
     meant = {"n": "\n", "t": "\t"}
     return re.sub(r"\\(\\?)([nt])", lambda match: "\\" + match[2] if match[1] else meant[match[2]], typed)
-
-
-def path(value: Any) -> str:
-    if not str(value):
-        raise ValueError("the name of a file or folder")
-    return os.path.expanduser(str(value))
-
-
-def is_path(model_size: str) -> bool:
-    """Return True for a path: by its beginning, by a drive or a backslash, or since there is such a path."""
-    if model_size.startswith((".", "/", "~")) or "\\" in model_size or PureWindowsPath(model_size).drive:
-        return True
-    return "/" in model_size and os.path.exists(model_size)
-
-
-def model(value: Any) -> str:
-    """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
-    word = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
-    if is_path(str(value)):
-        return path(value)
-    name = str(value).removesuffix("/")  # which a shell completes
-    if not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", name):
-        raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
-    return name
 
 
 def switch(value: Any) -> bool:
@@ -256,14 +231,6 @@ def as_typed(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ("/" if name == "K" else ",").join(map(str, value))
     return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """ "; did you mean K?", or "" if no known name is like it."""
-    near = [one for one in known if one.lower() == name.lower()]
-    near += [one for one in known if name and one.startswith(name)]
-    near += difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def checked(name: str, check: Callable[[Any], Any], value: Any) -> Any:

@@ -19,9 +19,9 @@ from tiny import vocabulary
 import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.law.verify import PROMPTS, verify
 from speculative.measure import decode, predictions
 from speculative.support.errors import guarded
+from speculative.verify.checks import PROMPTS, verify
 from utils import load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"

@@ -14,9 +14,11 @@ FLOORS = (
     "main speculative.__main__",
     "speculative.__init__",
     "speculative.cli",
-    "speculative.pair",
-    "speculative.measure speculative.law",
+    "speculative.pair speculative.verify",
+    "speculative.measure",
     "speculative.session",
+    "speculative.options",
+    "speculative.law",
     "speculative.texts",
     "speculative.loading",
     "speculative.engines",
@@ -24,7 +26,6 @@ FLOORS = (
     "utils",
     "speculative.checkpoints",
     "encoder gpt2",
-    "speculative.options",
     "speculative.support",
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names.split()}

@@ -14,9 +14,9 @@ import main
 from speculative import lookahead, texts
 from speculative.engines import contract, model
 from speculative.engines.c.engine import CEngine
-from speculative.law import sampled
 from speculative.measure import decode, predictions
 from speculative.options import DEMO
+from speculative.verify import sampled
 
 GOLDEN = Path(__file__).parent / "golden"
 SECONDS = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}  # of a row

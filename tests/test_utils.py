@@ -13,11 +13,11 @@ from speculative.checkpoints import download
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.names import is_path
+from speculative.checkpoints.names import model as checked
 from speculative.checkpoints.official import HPARAMS, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
-from speculative.options import is_path
-from speculative.options import model as checked
 from speculative.support.errors import UserError
 from utils import load_encoder_hparams_and_params, load_gpt2_params_from_tf_ckpt
 

@@ -10,7 +10,7 @@ from tiny import plant
 
 from speculative.drafters.model import model_tree
 from speculative.engines.contract import Engine
-from speculative.law.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
+from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 
 
 def lines_of(out):

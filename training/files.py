@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 from speculative.blog.utils import load_encoder_hparams_and_params
 
-from speculative.checkpoints.loading import model_folder
+from speculative.checkpoints.names import model_folder
 from speculative.support.errors import UserError
 from speculative.support.files import replacing
 from training.loop import say

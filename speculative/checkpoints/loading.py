@@ -4,13 +4,11 @@ A folder holds settings, tokens and weights, in OpenAI's form or in Hugging Face
 in a line that names it.
 """
 
-import contextlib
 import filecmp
 import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import chain
-from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +18,11 @@ from speculative.checkpoints import hugging_face, openai
 from speculative.checkpoints.advice import advice, has_own_weights
 from speculative.checkpoints.config import absorb, load_hparams, read_config, read_object
 from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.names import ask_hub, is_of_hub, is_path, local_folder, model_folder
+from speculative.checkpoints.names import model as checked
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_DATA, TF_ENDS, TF_INDEX, TF_PREFIX
 from speculative.checkpoints.tensors import bad_file, build_params
 from speculative.checkpoints.tokenizer import read_encoder
-from speculative.options import is_path
-from speculative.options import model as checked
 from speculative.support.errors import UserError
 
 # Each in the order in which they are looked for.
@@ -36,7 +34,6 @@ SHARDS = "model.safetensors.index.json"  # names the files that belong together
 # The files of the hub that are read here.
 SMALL_NAMES = [*SETTINGS, *chain(*VOCABULARIES), *OPTIONAL]
 WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
-WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
 
 
 class Checkpoint(NamedTuple):
@@ -155,38 +152,3 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
         help = advice(missing, names, name if on_hub else local, local) if names else help
         raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder
-
-
-def local_folder(name: str, models_dir: str) -> str:
-    """Return models_dir/name, or name itself if it is a path."""
-    return name if is_path(name) else os.path.join(os.path.expanduser(models_dir), name)
-
-
-def model_folder(name: str, models_dir: str) -> str:
-    """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
-    library. Only a path leads out of these."""
-    if is_of_hub(name, models_dir):
-        with contextlib.suppress(UserError):  # it is not in the cache
-            return ask_hub("snapshot_download", name, local_files_only=True)
-    return local_folder(name, models_dir)
-
-
-def is_of_hub(name: str, models_dir: str) -> bool:
-    """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names that need no owner, without a local folder."""
-    repository = name.partition("@")[0]
-    is_name = not is_path(name) and ("/" in repository or repository in WITHOUT_OWNER)
-    return is_name and not os.path.isdir(local_folder(name, models_dir))
-
-
-def ask_hub(function: str, name: str, **how) -> Any:
-    """Call a function of huggingface_hub for a model. Raises UserError with its message in one line.
-
-    It takes care of HF_HOME, HF_TOKEN, HF_HUB_OFFLINE, and begins an interrupted file again.
-    """
-    import huggingface_hub
-
-    repository, _, revision = name.partition("@")
-    try:
-        return getattr(huggingface_hub, function)(repository, revision=revision or None, **how)
-    except Exception as error:  # its kinds are those of several libraries
-        raise UserError(f"{name}: {shorten(str(error), 400, placeholder=' …')}") from error

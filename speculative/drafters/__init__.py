@@ -15,10 +15,9 @@ from typing import NamedTuple
 from speculative.drafters import heads, lookup, model, ngram, quantized
 from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
-from speculative.options import did_you_mean
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Proposal
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, did_you_mean
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from speculative.checkpoints.loading import model_folder
+from speculative.checkpoints.names import model_folder
 from speculative.measure.decode import decode
 from speculative.measure.document import document
 from speculative.measure.page import page

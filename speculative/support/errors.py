@@ -1,10 +1,11 @@
 """Errors that a user sees as one line, and the guard that every command runs in."""
 
 import ctypes
+import difflib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from speculative.support.terminal import one_line, without_secrets
 
@@ -23,6 +24,14 @@ def first_line(error: BaseException) -> str:
     """Return the first line of a library's message, its words up to the 200th character."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line if len(line) <= 200 else f"{line[:200].rpartition(' ')[0] or line[:200]} ..."
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """ "; did you mean K?", or "" if no known name is like it."""
+    near = [one for one in known if one.lower() == name.lower()]
+    near += [one for one in known if name and one.startswith(name)]
+    near += difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def install(extra: str) -> str:

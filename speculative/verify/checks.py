@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.law.sampled import Check, check_sampled, tokens_of
 from speculative.measure.report import engine_line
 from speculative.options import as_typed
 from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.support.progress import working
+from speculative.verify.sampled import Check, check_sampled, tokens_of
 
 PROMPTS = (
     "The lighthouse keeper had not spoken to anyone for a week when",

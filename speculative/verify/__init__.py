@@ -1,0 +1,1 @@
+"""--verify: a session checked against its own target: greedy texts, rows, and texts that are drawn."""
