@@ -21,7 +21,7 @@ from speculative.support.errors import UserError
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 from speculative.texts import RecordedRandom, Report, TextStep, text_steps
-from speculative.trees import tree_speculative_sampling
+from speculative.trees import in_the_loop
 
 DECODERS = ("autoregressive", "speculative")
 READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
@@ -158,8 +158,8 @@ class Session(Generic[AnyOptions]):
             return ([(0, step, None)] for step in autoregressive_sampling(x, target, N, rng))
         drafter = self.drafter(rng, target=target)
         if tree:
-            accept = self.rule.accept_tree
-            steps = tree_speculative_sampling(x, drafter.tree, target.score_tree, N, tree, rng, accept)
+            draft, scored = in_the_loop(drafter.tree, target.score_tree, tree)
+            steps = speculative_sampling(x, draft, scored, N, len(tree), rng, self.rule.accept_tree)
         else:
             K = self.lookaheads[0]
             draft = K.drafter_of(drafter.parts, target)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from speculative.sampling import Step, ratio
+from speculative.sampling import ratio
 
 
 @dataclass
@@ -84,30 +84,20 @@ def sibling_by_sibling(proposal: Any, q, u: Iterator[float], overlap: Callable, 
     return tokens, q[node], tests
 
 
-def tree_speculative_sampling(
-    x, draft: Callable, target_model: Callable, N: int, widths: Sequence[int], rng, accept: Callable
-) -> Iterator[Step]:
-    """Generate exactly N tokens with the target's distribution. Any tree will do, if each token was drawn from its p.
+def in_the_loop(draft: Callable, target_model: Callable, widths: Sequence[int]) -> tuple[Callable, Callable]:
+    """A drafter of trees and its target, as sampling.speculative_sampling takes them, with the depth for K.
 
-    draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; target_model(x, tree) ->
-    [1 + m, n_vocab], the distributions after the root and each node. accept: a rule for trees.
+    draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; any will do, if each token was drawn
+    from its p. target_model(x, tree) -> [1 + m, n_vocab], the distributions after the root and each node.
     """
-    x = list(x)  # [n]
-    n = len(x)
-    T = n + N
+    tree = Tree("")  # of this iteration
 
-    while n < T:
-        # Step 1: the draft proposes a tree. The target adds one token of its own, so leave room for it.
-        tree = draft(x, widths[: T - n - 1])  # depth <= T - n - 1
+    def propose(x, k) -> Tree:
+        nonlocal tree
+        tree = draft(x, widths[:k])
+        return tree
 
-        # Step 2: the target scores all nodes in one call; q[i] is the distribution of the token after node i.
-        q = target_model(x, tree)  # [1 + m, n_vocab]
-
-        # Steps 3 and 4: the rule walks down the tree, and adds a token of the target's own.
-        tokens = accept(tree, q, rng)
-        x = [*x, *tokens]  # [n + len(tokens)]
-        n = len(x)
-        yield Step(tokens, tree, q)
+    return propose, lambda x_draft, n_last: target_model(x_draft[: 1 + len(x_draft) - n_last], tree)
 
 
 def by_paths(model: Callable) -> Callable:
