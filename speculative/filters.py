@@ -1,15 +1,16 @@
 """From logits to the distribution that is sampled: the same function for draft and target, before p meets q.
 
-The same as temperature, then top-k, top-p and min-p, as in the library transformers. (In the code top-k comes first:
-dividing keeps the order, but may round two logits to one.) The p that is tested must be the p that was drawn from, and
-the q the one that the target would be sampled from: to filter after the ratio q / p, or to draw from a filtered p and
-test with the unfiltered one, would change the output. Draft and target may well have different settings.
+The same as temperature, then top-k, top-p, min-p and eta, as in the library transformers. (In the code top-k comes
+first: dividing keeps the order, but may round two logits to one.) The p that is tested must be the p that was drawn
+from, and the q the one that the target would be sampled from: to filter after the ratio q / p, or to draw from a
+filtered p and test with the unfiltered one, would change the output. Draft and target may well have different settings.
 
 Source: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzman et al. 2020, "The Curious Case of
 Neural Text Degeneration" (top-p, or nucleus); Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling for Creative and
-Coherent LLM Outputs".
+Coherent LLM Outputs"; Hewitt et al. 2022, "Truncation Sampling as Language Model Desmoothing", section 3.3 (eta).
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ class Filters(NamedTuple):
     top_p: float | None = None  # from 0 to 1: keep the fewest most probable tokens that have at least top_p of the
     # probability together, at least one, and those that are tied with the last of them
     min_p: float | None = None  # from 0 to 1: keep the tokens with at least min_p times the largest probability
+    eta: float | None = None  # from 0 to 1: keep the typical tokens (is_typical)
 
     def __call__(self, logits: np.ndarray) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
         """Each row of logits as a distribution, independent of other rows. A logit of -inf is a probability of 0."""
@@ -35,12 +37,10 @@ class Filters(NamedTuple):
             kth = np.partition(logits, -self.top_k, axis=-1)[:, -self.top_k, None]  # [n, 1]
             logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
         p = softmax(divide(logits, self.temperature))  # [n, n_vocab]
-        if self.top_p is not None and self.top_p < 1:
-            p = np.where(p >= nucleus_edge(p, self.top_p), p, 0)  # [n, n_vocab]
-            p /= np.sum(p, axis=-1, keepdims=True)
-        if self.min_p is not None:
-            p = np.where(p >= self.min_p * np.max(p, axis=-1, keepdims=True), p, 0)  # [n, n_vocab]
-            p /= np.sum(p, axis=-1, keepdims=True)
+        for name, keeps in CUTS.items():
+            if getattr(self, name) is not None:
+                p = np.where(keeps(p, getattr(self, name)), p, 0)  # [n, n_vocab]
+                p /= np.sum(p, axis=-1, keepdims=True)
         return p
 
 
@@ -85,3 +85,22 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
         last = int(np.searchsorted(cumulative, top_p * total))  # the first whose cumulative probability is enough
         edge[0] = candidates[min(last, len(candidates) - 1)]
     return edges
+
+
+def is_typical(p, epsilon: float, np=np):  # [n, n_vocab] -> [n, n_vocab] bool
+    """p(x) > min(ε, √ε e**-H(p)), H the entropy in nats; the most probable token is always typical.
+
+    If the model is sure of the next token, a typical one has more than ε. If it could go many ways, e**-H(p) is about
+    1 over their number, and a share of that is enough.
+    """
+    entropy = -np.sum(p * np.log(np.maximum(p, np.finfo(p.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
+    threshold = np.minimum(epsilon, math.sqrt(epsilon) * np.exp(-entropy))  # [n, 1]
+    return (p > threshold) | (p == np.max(p, axis=-1, keepdims=True))
+
+
+# The filters on probabilities, in their order: each says which tokens it keeps. np: numpy, or jax.numpy.
+CUTS = {
+    "top_p": lambda p, top_p, np=np: p >= nucleus_edge(p, top_p),
+    "min_p": lambda p, min_p, np=np: p >= min_p * np.max(p, axis=-1, keepdims=True),
+    "eta": is_typical,
+}

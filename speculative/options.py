@@ -147,6 +147,7 @@ class ModelOptions:
     top_k: int | None = option(None, whole(1, more=OFF), "keep the k likeliest tokens", group=LAW, live=True)
     top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
     min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
+    eta: float | None = option(None, share, "keep the tokens above min(eta, √eta e^-entropy): fewer where the next token is clear", group=LAW, live=True)
     accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
     drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a", group=DRAFT, live=True)
     fast: bool = option(False, switch, "look-ups and the draft model draft for an int8 copy of the target, and K chooses itself; lossless, best in long texts", group=BLOG, live=True)
@@ -213,7 +214,7 @@ CONFLICTS = (
 
 # (options, condition under which they do nothing, the reason)
 NO_EFFECT = (
-    (("top_k", "top_p", "min_p"), lambda o: o.temperature == 0 and not getattr(o, "verify", False),
+    (("top_k", "top_p", "min_p", "eta"), lambda o: o.temperature == 0 and not getattr(o, "verify", False),
      "at temperature 0 the likeliest token is taken"),
     (("mesh", "data_parallel", "batch"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
     (("tree", "fast"), lambda o: o.engine == "jax", "it is for --engine c or numpy"),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from speculative.filters import is_typical
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError, first_line
 from speculative.trees import sibling_by_sibling
@@ -139,14 +140,8 @@ def typical(epsilon: float) -> Rule:
 
 
 def typical_tokens(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
-    """Return each row with its typical tokens only, q(x) > min(ε, √ε e**-H(q)), H the entropy in nats, normalised.
-
-    If the target is sure of the next token, a typical one has more than ε. If it could go many ways, e**-H(q) is about
-    1 over their number, and a share of that is enough. The most probable token is always typical.
-    """
-    entropy = -np.sum(q * np.log(np.maximum(q, np.finfo(q.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
-    threshold = np.minimum(epsilon, np.sqrt(epsilon) * np.exp(-entropy))  # [n, 1]
-    q = np.where((q > threshold) | (q == np.max(q, axis=-1, keepdims=True)), q, 0)  # [n, n_vocab]
+    """Return each row with its typical tokens only."""
+    q = np.where(is_typical(q, epsilon), q, 0)  # [n, n_vocab]
     return q / np.sum(q, axis=-1, keepdims=True)
 
 

@@ -83,7 +83,7 @@ class Session(Generic[AnyOptions]):
         # If a K is chosen by measured times, the seed alone does not decide the text.
         self.timed = AutoK in map(type, self.lookaheads)
         self.engine.check(self.levels, o.K, o.batch, self.rule)
-        self.filters = Filters(o.temperature, o.top_k, o.top_p, o.min_p)  # from the target's logits to q
+        self.filters = Filters(*(getattr(o, name) for name in Filters._fields))  # from the target's logits to q
         temperature = o.temperature if o.draft_temperature is None else o.draft_temperature
         if o.tree and o.temperature == 0 and temperature == 0:
             temperature = 1.0  # at 0 only one token has a probability, and a tree needs several, the likeliest first

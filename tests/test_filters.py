@@ -19,6 +19,7 @@ from speculative.filters import Filters
         (Filters(1, 2, 0.6), [1, 0, 0, 0]),  # of the tokens that top-k kept
         (Filters(1, None, 0.6, 0.4), [2 / 3, 1 / 3, 0, 0]),  # min-p comes last: before top-p it would leave one token
         (Filters(1, min_p=0.5), [2 / 3, 1 / 3, 0, 0]),  # exactly min_p is enough
+        (Filters(1, eta=0.3), [2 / 3, 1 / 3, 0, 0]),  # more than min(0.3, sqrt(0.3) e**-1.213) = 0.163
         (Filters(2, None, 0.6), [2**0.5 / (1 + 2**0.5), 1 / (1 + 2**0.5), 0, 0]),  # after the temperature
         (Filters(0.5, 3, 0.9, 0.2), [4 / 5, 1 / 5, 0, 0]),
     ],

@@ -49,7 +49,9 @@ def drafts_trees(drafter):
     return drafter != "users" and "/" not in drafter and all(DRAFTERS[name].tree for name in drafter.split("+"))
 
 
-FILTERED = [{name: SOME} for name, SOME in {"temperature": 0.5, "top_k": 2, "top_p": 0.6, "min_p": 0.4}.items()]
+FILTERED = [
+    {name: SOME} for name, SOME in {"temperature": 0.5, "top_k": 2, "top_p": 0.6, "min_p": 0.4, "eta": 0.5}.items()
+]
 FILTERED += [{"draft_temperature": 0}, {"draft_temperature": 2, "top_p": 0.6}, {"temperature": 0}]
 DECODES = [
     {"drafter": drafter, "accept": accept} | lookahead_of(K, drafter)

@@ -42,6 +42,7 @@ LABELS = {  # of the options that the form has; none of them names a file
     "top_k": "top-k",
     "top_p": "top-p",
     "min_p": "min-p",
+    "eta": "eta",
     "stop": "Stop text",
 }
 CHOICES = {

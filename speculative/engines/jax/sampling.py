@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from speculative.filters import Filters
+from speculative.filters import CUTS, Filters
 
 # ---- From logits to a distribution -----------------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ def to_distribution(logits, filters: Filters):  # [n, n_vocab] -> [n, n_vocab]
 
     Probabilities are summed in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
     """
-    temperature, top_k, top_p, min_p = filters
+    temperature, top_k, *_ = filters
     if temperature == 0:
         return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
     if top_k is not None and top_k < logits.shape[-1]:
@@ -31,12 +31,11 @@ def to_distribution(logits, filters: Filters):  # [n, n_vocab] -> [n, n_vocab]
         logits = jnp.where(logits >= kth, logits, -jnp.inf)
     temperature = min(max(temperature, 2.0**-126), 2.0**126)
     p = jax.nn.softmax((logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature)  # [n, n_vocab]
-    if top_p is not None and top_p < 1:
-        p = jnp.where(p >= nucleus_edge(p, top_p), p, 0)
-        p /= jnp.sum(p, axis=-1, keepdims=True)
-    if min_p is not None:
-        p = jnp.where(p >= min_p * jnp.max(p, axis=-1, keepdims=True), p, 0)
-        p /= jnp.sum(p, axis=-1, keepdims=True)
+    by_bits = {"top_p": lambda p, top_p, np: p >= nucleus_edge(p, top_p)}
+    for name, keeps in (CUTS | by_bits).items():
+        if getattr(filters, name) is not None:
+            p = jnp.where(keeps(p, getattr(filters, name), jnp), p, 0)
+            p /= jnp.sum(p, axis=-1, keepdims=True)
     return p
 
 
