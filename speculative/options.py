@@ -109,7 +109,7 @@ def port(value: Any) -> int:
 
 MOST_NODES = 64  # of a tree
 STOP = " /stop "  # between two stop texts in one line
-FORMATS = ("float32", "bfloat16", "int8", "int4")
+FORMATS = ("float32", "float16", "bfloat16", "int8", "int4")
 OFF = ", or left out, which turns it off"
 not_negative = check_number("a number of at least 0", lambda value: value >= 0)
 share = check_number(f"a number above 0 and at most 1{OFF}", lambda value: 0 < value <= 1)
@@ -154,7 +154,7 @@ class ModelOptions:
     draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", live=True)
     tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
     ngram_text: str | None = option(None, path, "text file whose n-grams the ngram drafter counts")
-    dtype: str = option("float32", one_of(*FORMATS), "weights of the target: float32 (4 bytes), bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
+    dtype: str = option("float32", one_of(*FORMATS), "weights of the target: float32 (4 bytes), float16 and bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
     draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax")
     threads: int | None = option(None, whole(1), "most threads that the C engine uses [one for each core]")
     source: str = option("openai", text, "where to download missing models: openai, huggingface, or the URL of a mirror")

@@ -128,7 +128,7 @@ class Networks(Models):
         pass
 
     def read(self, role):
-        seed = self.seed + 1000 * ["target", "draft", "bfloat16", "int8", "int4"].index(role)
+        seed = self.seed + 1000 * ["target", "draft", "float16", "bfloat16", "int8", "int4"].index(role)
         self.loaded[role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(role, 0.3))
 
 

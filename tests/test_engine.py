@@ -32,7 +32,7 @@ from speculative.engines.c.forward import CompiledPass
 N_CTX = 250  # three chunks, of which each is several groups of rows
 TOKENS = np.random.default_rng(5).integers(0, 261, N_CTX)
 # Of the largest logit. In the other formats a last bit may decide how a number of a row is rounded.
-EXACT = {"float32": 3e-5, "bfloat16": 3e-2, "int8": 3e-2, "int4": 3e-2}
+EXACT = {"float32": 3e-5, "float16": 3e-5, "bfloat16": 3e-2, "int8": 3e-2, "int4": 3e-2}
 
 
 def hparams_of(n_layer, n_embd, n_head, **more):
@@ -81,7 +81,7 @@ class Rounded:
 
 def rounded(params, dtype):
     """Parameters for gpt2.py, of the numbers that engine.c stores."""
-    rows = {"float32": lambda x: x, "bfloat16": to_bfloat16}.get(dtype, round_rows)
+    rows = {"float32": lambda x: x, "float16": lambda x: x, "bfloat16": to_bfloat16}.get(dtype, round_rows)
 
     def convert_one(name, array):
         matrix = matrix_of(name, array.shape, dtype)

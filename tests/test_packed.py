@@ -30,6 +30,8 @@ def unpacked(weight):  # -> [n_in, n_out]
     (n_in, n_out), format, tiles = weight
     if format.name == "float32":
         w = spread(tiles, np.float32, 1)
+    elif format.name == "float16":
+        w = spread(tiles, np.float16, 1).astype(np.float32)
     elif format.name == "bfloat16":
         w = upper_half(spread(tiles, np.uint16, 2))
     elif format.name == "int8":

@@ -15,5 +15,5 @@ SPECS = [
         words=f"{name} copy of the target",
         scale=0.04,
     )
-    for name in ("bfloat16", "int8", "int4")
+    for name in ("float16", "bfloat16", "int8", "int4")
 ]

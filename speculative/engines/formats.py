@@ -40,6 +40,12 @@ def to_bfloat16(w):  # [...] float32 -> [...] float32
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
 
 
+def to_float16(w):  # [...] float32 -> [...] float32
+    """Round to nearest, and ties to even; what is too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(w, np.float16).astype(np.float32)
+
+
 def quantise(w, axis: int):  # [...] float32 -> [...] int8, float32 scales [...] without the axis
     """Round to whole numbers from -127 to 127, times a scale: the largest weight along the axis becomes 127 or -127."""
     scale = np.max(np.abs(w), axis=axis, keepdims=True) / 127
@@ -67,6 +73,7 @@ def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
 # float32, and by up to 0.26 in bfloat16.
 ENTRIES = (
     Format("float32", 0, 4, 0, "float32", lambda w: w, OnJax("float32", "float32", "float32", 1e-3)),
+    Format("float16", 4, 2, 0, "float16", to_float16, OnJax("float16", "float16", "float32", 0.03)),
     Format("bfloat16", 1, 2, 0, "bfloat16", to_bfloat16, OnJax("bfloat16", "bfloat16", "bfloat16", 0.3)),
     Format("int8", 2, 1, 4, "int8", round_int8, OnJax("int8", "bfloat16", "float32", 1e-3, quantise)),
     Format("int4", 3, 0.5 + 2 / BLOCK, 0, "int8", round_int4, "JAX has no 4-bit numbers with a scale for each block"),

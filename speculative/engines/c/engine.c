@@ -54,6 +54,7 @@ typedef VECTOR(int16_t, 4 * V) vshort;
 typedef VECTOR(uint8_t, 4 * V) vbyte;
 typedef VECTOR(uint16_t, 4 * V) vpair;
 typedef VECTOR(uint16_t, 2 * V) vhalf;
+typedef VECTOR(_Float16, 2 * V) vfloat16;
 
 typedef uint32_t __attribute__((may_alias)) word;
 
@@ -132,7 +133,18 @@ enum { BFLOAT16_BYTES = 4 };
 
 // ---- The arguments of a pass: the keys of gpt2.py's nested dicts ----------------------------------------------------
 
-enum { FLOAT32, BFLOAT16, INT8, INT4 };
+// Every format: its number, its loop, the inputs and the bytes of one step of a channel, the words of a row's block.
+enum { INT8_WORDS = BLOCK / (PAIRS ? 2 : 4) + 2, INT4_WORDS = BLOCK / 4 + 2 };
+#define FORMATS(F) \
+  F(FLOAT32, float32, 1, 4, BLOCK) \
+  F(BFLOAT16, bfloat16, 2, 4, BLOCK * BFLOAT16_BYTES / 4) \
+  F(INT8, int8, BLOCK, BLOCK, INT8_WORDS) \
+  F(INT4, int4, BLOCK, BLOCK / 2 + 2, INT4_WORDS) \
+  F(FLOAT16, float16, 2, 4, BLOCK)
+#define NUMBER(number, loop, inputs, bytes, words) number,
+#define STEP(number, loop, inputs, bytes, words) {inputs, bytes, words},
+enum { FORMATS(NUMBER) };
+static const struct { int64_t inputs, bytes, words; } formats[] = {FORMATS(STEP)};
 enum { STORE, ADD, GELU_NEW, GELU, RELU };  // the use of a product; the last three by their names in config.json
 
 typedef intptr_t number;  // as large as an address: Python fills these structs as arrays of such words, by name
@@ -168,8 +180,7 @@ typedef struct {
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t part_bytes(int format, int64_t n_in) {  // of a tile's weights
-  static const int64_t inputs[] = {1, 2, BLOCK, BLOCK}, bytes[] = {4, 4, BLOCK, BLOCK / 2 + 2};  // of a channel's step
-  return up(n_in, inputs[format]) / inputs[format] * bytes[format] * LANES;
+  return up(n_in, formats[format].inputs) / formats[format].inputs * formats[format].bytes * LANES;
 }
 int64_t tile_bytes(int64_t format, int64_t n_in) {  // in int8, the channels' scales follow the weights
   return part_bytes(format, n_in) + (format == INT8 ? 4 * LANES : 0);
@@ -179,10 +190,7 @@ int64_t tile_bytes(int64_t format, int64_t n_in) {  // in int8, the channels' sc
 
 // Up to ROWS rows are a group. It lies block by block, [n_in / BLOCK, rows, words of a block]: a loop over the inputs
 // then reads its rows in order, at constant distances from one address.
-enum { INT8_WORDS = BLOCK / (PAIRS ? 2 : 4) + 2, INT4_WORDS = BLOCK / 4 + 2 };
-static const int64_t block_words[] = {BLOCK, BLOCK * BFLOAT16_BYTES / 4, INT8_WORDS, INT4_WORDS};
-
-static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOCK * block_words[format]; }
+static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOCK * formats[format].words; }
 
 INLINE word bits_of(float x) { return *(word *)&x; }
 INLINE float float_of(word bits) { return *(float *)&bits; }
@@ -208,18 +216,18 @@ static void round_to_int8(const float *x, int format, word *out) {
   if (PAIRS && format == INT8) for (int k = 0; k < BLOCK / 2; k++)
     ((int16_t *)out)[k] = numbers[2 * k], ((int16_t *)out)[BLOCK / 2 + k] = numbers[2 * k + 1];
   else for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
-  out += block_words[format] - 2;
+  out += formats[format].words - 2;
   out[0] = bits_of(largest / 127);
   out[1] = format == INT8 ? -sum * EXCESS : PAIRS ? (-4 * sum & 0xFFFF) * 0x10001u : -8 * sum;
 }
 
 static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // one of its rows
   for (int64_t k = 0; k < n; k += BLOCK) {
-    word *out = group + (k / BLOCK * rows + row) * block_words[format];
+    word *out = group + (k / BLOCK * rows + row) * formats[format].words;
     float part[BLOCK] = {0};
     if (n - k < BLOCK) memcpy(part, x + k, 4 * (n - k));
     const float *from = n - k < BLOCK ? part : x + k;
-    if (format == FLOAT32) memcpy(out, from, 4 * BLOCK);
+    if (format == FLOAT32 || format == FLOAT16) memcpy(out, from, 4 * BLOCK);
     else if (format != BFLOAT16) round_to_int8(from, format, out);
     else if (BFLOAT16_BYTES == 4) for (int i = 0; i < BLOCK; i++) out[i] = to_bfloat16(from[i]);
     else for (int i = 0; i < BLOCK; i++) ((uint16_t *)out)[i] = to_bfloat16(from[i]) >> 16;
@@ -256,6 +264,21 @@ INLINE void times_float32(const int R, ARGUMENTS) {
       vfloat w0 = LOAD(vfloat, 0), w1 = LOAD(vfloat, 1);
       ASK;
       EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i), w1);
+    }
+  STORE_SUMS;
+}
+
+INLINE void times_float16(const int R, ARGUMENTS) {  // two inputs lie after each other, [n_in / 2, 2, LANES]
+  enum { words = BLOCK };
+  LOAD_SUMS;
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
+    for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i += 2, tile += 4 * LANES) {
+      ASK;
+      for (int j = 0; j < 2; j++) {
+        vfloat w0 = __builtin_convertvector(LOAD(vfloat16, 2 * j), vfloat);
+        vfloat w1 = __builtin_convertvector(LOAD(vfloat16, 2 * j + 1), vfloat);
+        EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i + j), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i + j), w1);
+      }
     }
   STORE_SUMS;
 }
@@ -345,9 +368,10 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
 
 #define COPY(f, R) case R: if (R <= ROWS) times_##f(R, x, tile, n_in, ask, pace, out, stride); return;
 #define COPIES(f, R) COPY(f, R) COPY(f, R + 1) COPY(f, R + 2) COPY(f, R + 3) COPY(f, R + 4)
-#define FUNCTION(f) static void f(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(f, 1) COPIES(f, 6) } }
-FUNCTION(float32) FUNCTION(bfloat16) FUNCTION(int8) FUNCTION(int4)
-static void (*const times[])(int64_t rows, ARGUMENTS) = {float32, bfloat16, int8, int4};
+#define FUNCTION(number, f, ...) static void f(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(f, 1) COPIES(f, 6) } }
+#define LOOP(number, f, ...) f,
+FORMATS(FUNCTION)
+static void (*const times[])(int64_t rows, ARGUMENTS) = {FORMATS(LOOP)};
 
 static int64_t group_start(int64_t rows, int64_t group) {  // groups have as many rows each, or one more
   int64_t groups = (rows + ROWS - 1) / ROWS;
@@ -465,6 +489,7 @@ static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[pos
     for (uint32_t k = from; k < to; k++) {
       float *x = m->x + row * m->n_embd + k;
       if (f == FLOAT32) *x = ((const float *)tile)[k * LANES + lane];
+      else if (f == FLOAT16) *x = ((const _Float16 *)tile)[k * LANES + lane];
       else if (f == BFLOAT16) *x = float_of((word)((const uint16_t *)tile)[(k / 2 * LANES + lane) * 2 + k % 2] << 16);
       else *x = (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * scale[lane];
       *x += m->wpe[m->positions[row] * m->n_embd + k];

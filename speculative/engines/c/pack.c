@@ -23,6 +23,7 @@ INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *sca
     for (int i = 0; i < LANES; i++) {
       float code = format == INT4 ? w[k][i] * inverse[i] : w[k][i] / scale[i];
       if (format == BFLOAT16) out[k / 2 * LANES + i] |= to_bfloat16(w[k][i]) >> 16 << k % 2 * 16;
+      if (format == FLOAT16) ((_Float16 *)out)[k * LANES + i] = w[k][i];
       if (format == INT8) out[k / 4 * LANES + i] |= whole(code, 128) << k % 4 * 8;
       if (format == INT4) out[k % 16 / 4 * LANES + i] |= whole(code > 7 ? 7 : code, 8) << (k % 4 * 8 + k / 16 * 4);
     }
@@ -69,6 +70,7 @@ static void pack_tiles(int64_t f, const float *w, int64_t n_in, int64_t n_out, i
       if (n < BLOCK) memset(block, 0, sizeof(block));
       take_block(from, n, m, row, column, block);
       if (f == BFLOAT16) pack_block(BFLOAT16, block, scale, words);
+      if (f == FLOAT16) pack_block(FLOAT16, block, scale, words);
       if (f == INT8) pack_block(INT8, block, scale, words);
       if (f == INT4) pack_block(INT4, block, scale, words);
       stream(f == FLOAT32 ? (void *)block : (void *)words, part_bytes(f, n), out);
