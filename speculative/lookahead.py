@@ -8,12 +8,18 @@ not even the first one pays, the target decodes alone.
 The chance may depend on all that comes before a place, and on p there, but not on the token that is drawn from p: if
 drafts were dropped after they were seen, the others would not be samples of p.
 
+From the bottom up: the chance that a draft is accepted (Acceptance), the cost of calls (WindowCosts, DraftCosts), the
+decision about one more draft (Stopping), the drafter of one decode (AutoDrafter), and AutoK, which keeps what was
+learned for the next decode.
+
 Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each place instead of one α for all.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -27,56 +33,247 @@ N_DRAFTS = 8  # draft tokens that are timed before a decode
 SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the one that is expected
 SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares]
 N_EXPECTED = 24  # accepted drafts that the expectation counts for
+NOTHING = Proposal([], [])
 
 
-class DrafterRecord:
-    """The acceptance and the cost of one drafter's drafts.
+# ---- The chance that a draft is accepted -----------------------------------------------------------------------------
+
+
+class Acceptance:
+    """What is known of the acceptance of one drafter's drafts.
 
     A draft that its drafter preferred by the margin m (sampling.Proposal) is accepted with the chance
     g (1 - exp(-m / s) / 2): the target's margin is m and an error of scale s (Laplace distributed), and of the drafts
     that it prefers too a share g is accepted. Each pair of s and g on a grid has a weight: its likelihood for the
     drafts so far, of which older ones count less.
-
-    While a drafter does not draft, nothing is learned about it. So one draft is tried again: at once if its last drafts
-    paid for themselves, else so rarely that it costs at most PROBE_BUDGET.
     """
 
     def __init__(self, scale: float):
-        """scale: the s that is expected."""
-        self.scale = scale
+        """scale: the s that is expected, within a factor of 8."""
         self.scales = scale * SCALES  # [n_scales, 1]
-        # The scale is within a factor of 8 of the expected one.
-        self.evidence = N_EXPECTED * np.log(SHARES) - (np.log2(SCALES) / 3) ** 2  # [n_scales, n_shares]
-        self.expected = self.evidence.copy()
-        self.tested = 3.0  # discounted counts; at first as of three drafts with a margin of two scales
-        self.accepted = 3.0 * self.chance(2 * scale)
-        self.draft: deque[float] = deque(maxlen=20)  # seconds of a draft token
-        self.reading = 0.0  # seconds of a token that the drafter has not read
-        self.n_unread = 0  # tokens of the text that the drafter has not read
-        self.idle = 0.0  # seconds of the target since it was last asked
-        self.paid = True  # whether the accepted drafts of the last proposal were worth its time
+        distance = np.log2(SCALES) / 3  # [n_scales, 1]
+        self.expected = N_EXPECTED * np.log(SHARES) - distance**2  # [n_scales, n_shares], log weights
+        self.evidence = self.expected.copy()  # [n_scales, n_shares], log weights
+        self.n_tested = 3.0  # discounted; at first as of three drafts with a margin of two scales
+        self.n_accepted = 3.0 * self.chance(2 * scale)
 
     @property
     def mean(self) -> float:
         """The share of the drafts that are accepted."""
-        return self.accepted / self.tested
+        return self.n_accepted / self.n_tested
 
-    def chances(self, m: float) -> np.ndarray:  # -> [n_scales, n_shares]
-        return SHARES * (1 - np.exp(-m / self.scales) / 2)
+    def chances(self, margin: float) -> np.ndarray:  # -> [n_scales, n_shares]
+        return SHARES * (1 - np.exp(-margin / self.scales) / 2)
 
-    def chance(self, m: float) -> float:
+    def chance(self, margin: float) -> float:
         weights = np.exp(self.evidence - np.max(self.evidence))  # [n_scales, n_shares]
-        return float(np.sum(weights * self.chances(m)) / np.sum(weights))
+        return float(np.sum(weights * self.chances(margin)) / np.sum(weights))
 
-    def learn(self, margins: Sequence[float], accepted: int) -> None:
+    def learn(self, margins: Sequence[float], n_accepted: int) -> None:
         """Count the drafts of a proposal that were tested: those that were accepted, and one that was not."""
+        tested = margins[: n_accepted + 1]
         self.evidence += (1 - DECAY) * (self.expected - self.evidence)
-        tested = margins[: accepted + 1]
-        for i, m in enumerate(tested):
-            a = self.chances(m)  # [n_scales, n_shares]
-            self.evidence += np.log(a if i < accepted else 1 - a)
-        self.tested = DECAY * self.tested + len(tested)
-        self.accepted = DECAY * self.accepted + accepted
+        for i, margin in enumerate(tested):
+            chances = self.chances(margin)  # [n_scales, n_shares]
+            passed = i < n_accepted
+            self.evidence += np.log(chances if passed else 1 - chances)
+        self.n_tested = DECAY * self.n_tested + len(tested)
+        self.n_accepted = DECAY * self.n_accepted + n_accepted
+
+
+# ---- The cost of calls -----------------------------------------------------------------------------------------------
+
+
+class WindowCosts:
+    """The seconds of a call of the target by its rows: those timed before the decode, times the slowdown since."""
+
+    def __init__(self):
+        self.timed: list[tuple[int, float]] = []  # (rows, seconds)
+        self.before: Callable[[int], float] = lambda rows: 0.0  # the line through them
+        self.slowdown = deque([1.0], maxlen=20)  # seconds of a call now, over those before the decode
+
+    def measure(self, model: Callable, x, n_ctx: int, clock: Callable[[], float]) -> None:  # x [n]
+        """Time windows after the text x, each twice."""
+        timed = []
+        model(x, 1)  # so that all have read it
+        for rows in WINDOW_ROWS * 2:
+            if len(x) + rows > n_ctx:
+                continue
+            began = clock()
+            model([*x, *[x[-1]] * rows], rows)
+            timed.append((rows, clock() - began))
+        self.before = line_through(costs_by_rows(timed))
+        self.timed = timed  # only now, so that an interrupted measurement counts for nothing
+
+    def __call__(self, rows: int) -> float:
+        return usual_seconds(self.slowdown) * self.before(rows)
+
+    def learn(self, call) -> None:
+        before = self.before(call.n_rows) or 1.0  # a coarse clock may have measured 0
+        self.slowdown.append(call.seconds / before)
+
+
+class DraftCosts:
+    """The seconds of one drafter's drafts, and of reading what it has not read."""
+
+    def __init__(self):
+        self.token_seconds: deque[float] = deque(maxlen=20)  # of a draft token
+        self.reading_seconds = 0.0  # of a token that it has not read
+        self.n_unread = 0  # tokens of the text
+
+    def measure(self, draft: Callable, x, clock: Callable[[], float]) -> None:  # x [n]
+        draft(x, 1)
+        for _ in range(2):
+            began = clock()
+            draft(x, N_DRAFTS)
+            self.token_seconds.append((clock() - began) / N_DRAFTS)
+
+    @property
+    def usual(self) -> float:
+        return usual_seconds(self.token_seconds)
+
+    def learn(self, n_drafted: int, seconds: float) -> None:
+        """Count a proposal of so many drafts, which began with reading if much was unread."""
+        if self.n_unread > 2:
+            reading = max(0.0, seconds - n_drafted * self.usual)
+            self.reading_seconds = reading / self.n_unread
+        else:
+            self.token_seconds.append(seconds / max(1, n_drafted))
+
+
+@dataclass
+class DrafterRecord:
+    """All that is learned about one drafter.
+
+    While it does not draft, nothing is learned. So one draft is tried again: at once if its last drafts paid for
+    themselves, else so rarely that it costs at most PROBE_BUDGET.
+    """
+
+    scale: float  # of the error of its margins, as expected
+    acceptance: Acceptance = field(init=False)
+    costs: DraftCosts = field(default_factory=DraftCosts)
+    idle_seconds: float = 0.0  # of the target, since the drafter was last asked
+    paid: bool = True  # whether the accepted drafts of its last proposal were worth its time
+
+    def __post_init__(self):
+        self.acceptance = Acceptance(self.scale)
+
+    def is_due(self, row_seconds: float) -> bool:
+        """Return whether one draft is tried although drafts do not pay. row_seconds: of one more row of the target."""
+        if self.paid:
+            return True
+        costs = self.costs
+        seconds = costs.usual + row_seconds + costs.n_unread * costs.reading_seconds
+        return seconds <= PROBE_BUDGET * self.idle_seconds
+
+    def is_unsure(self, proposal: Proposal) -> bool:
+        """Return whether it is less sure than usual of its first draft, as p of it tells."""
+        return len(proposal.margins) > 0 and proposal.margins[0] < self.scale
+
+
+# ---- The decision about one more draft -------------------------------------------------------------------------------
+
+
+class Stopping:
+    """The decisions about one proposal of at most k drafts.
+
+    One more draft pays if any number of further ones is worth more than its cost: the costs are no straight line, as a
+    row may cost more than several beside it. Drafts up to k end the text, which saves another call about every other
+    time.
+    """
+
+    def __init__(self, record: DrafterRecord, window: WindowCosts, token_worth: float, k: int):
+        """token_worth: seconds that a token takes at present."""
+        self.acceptance = record.acceptance
+        self.draft_seconds = record.costs.usual
+        self.window = window
+        self.token_worth = token_worth
+        self.k = k
+        self.n = 0  # drafts so far
+        self.chance = 1.0  # that all of them are accepted
+
+    def cost(self, n: int) -> float:
+        """The seconds of n drafts and of their call."""
+        return n * self.draft_seconds + self.window(n + 1)
+
+    def pays(self) -> bool:
+        """Return whether one more draft pays."""
+        cost_now = self.cost(self.n)
+        chance = self.chance
+        gain = 0.0
+        for n in range(self.n + 1, self.k + 1):
+            chance *= self.acceptance.mean  # that draft n is accepted, and all before it
+            gain += chance * self.token_worth
+            if gain > self.cost(n) - cost_now:
+                return True
+        if not self.n < self.k < AutoK.K_max:
+            return False
+        gain += chance * self.window(1) / 2  # the text ends: half a call less
+        return gain > self.cost(self.k) - cost_now
+
+    def go_on(self, margin: float) -> bool:
+        """Return whether one more draft pays after one of this margin."""
+        self.n += 1
+        self.chance *= self.acceptance.chance(margin)
+        return self.pays()
+
+
+# ---- The drafter of one decode ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Asked:
+    """What one drafter did in an iteration."""
+
+    K: int = 0  # the most drafts that it was asked for; 0 if it was not asked
+    margins: Sequence[float] = ()
+    seconds: float = 0.0
+
+
+class AutoDrafter:
+    """draft(x, k) for one decode: the first of several drafters that proposes anything surely, while it pays.
+
+    As in drafters.first_of, whether one proposes anything must not depend on its draws.
+    """
+
+    def __init__(self, lookahead: "AutoK", drafts: Sequence[Callable], model: Any):
+        """model: their target, whose log tells the time of its calls."""
+        self.lookahead = lookahead
+        self.drafts = drafts
+        self.model = model
+        self.n = 0  # tokens of the text before the last iteration
+        self.asked: list[Asked] = []  # in the last iteration, one for each drafter
+
+    def __call__(self, x, k: int) -> Proposal:  # [n]
+        if self.n:
+            n_accepted = len(x) - self.n - 1
+            self.lookahead.learn(self.asked, n_accepted, self.model.log[-1])
+        else:
+            self.lookahead.begin(len(x))
+        self.n = len(x)
+        self.asked = []
+        proposal = NOTHING
+        for record, draft in zip(self.lookahead.records, self.drafts, strict=True):
+            if proposal.tokens:
+                self.asked.append(Asked())
+                continue
+            proposal = self.ask(record, draft, x, k)
+        return proposal
+
+    def ask(self, record: DrafterRecord, draft: Callable, x, k: int) -> Proposal:  # [n]
+        """The proposal of one drafter, and a note of it; nothing if it does not pay, or is unsure and not the last."""
+        lookahead = self.lookahead
+        stopping = lookahead.stopping(record, k)
+        most = k if stopping.pays() else min(k, int(record.is_due(lookahead.row_seconds)))
+        began = lookahead.clock()
+        proposal = draft(x, most, stopping.go_on) if most else NOTHING
+        seconds = lookahead.clock() - began
+        is_last = record is lookahead.records[-1]
+        if not is_last and record.is_unsure(proposal):
+            most, proposal = 0, NOTHING
+        margins = proposal.margins or [1.0] * len(proposal.tokens)
+        self.asked.append(Asked(most, margins, seconds))
+        return proposal
 
 
 class AutoK:
@@ -88,127 +285,70 @@ class AutoK:
         """scales: the expected scale of each drafter's acceptance."""
         self.clock = clock
         self.records = [DrafterRecord(scale) for scale in scales]
-        self.timed: list[tuple[int, float]] = []  # (rows, seconds) of calls of the target before a decode
-        self.slowdown = deque([1.0], maxlen=20)  # seconds of a call now, over those before the decode
-        self.seconds = self.tokens = 0.0  # discounted sums over the iterations
+        self.window = WindowCosts()
+        self.seconds = 0.0  # discounted, of the iterations so far
+        self.n_tokens = 0.0  # discounted, of the iterations so far
+
+    @property
+    def timed(self) -> bool:
+        """Whether the costs are known."""
+        return bool(self.window.timed)
+
+    @property
+    def row_seconds(self) -> float:
+        """The seconds of one more row of the target."""
+        return self.window(2) - self.window(1)
 
     def measure(self, model: Callable, drafts: Sequence[Callable], x, n_ctx: int) -> None:
-        """Time windows of the target and drafts after the text x [n], each twice, once all have read it."""
-        model(x, 1)
-        for rows in WINDOW_ROWS * 2:
-            if len(x) + rows <= n_ctx:
-                began = self.clock()
-                model([*x, *[x[-1]] * rows], rows)
-                self.timed.append((rows, self.clock() - began))
-        self.before = line_through(costs_by_rows(self.timed))
+        """Time windows of the target and drafts after the text x [n]."""
         for record, draft in zip(self.records, drafts, strict=True):
-            draft(x, 1)
-            for _ in range(2):
-                began = self.clock()
-                draft(x, N_DRAFTS)
-                record.draft.append((self.clock() - began) / N_DRAFTS)
+            record.costs.measure(draft, x, self.clock)
+        self.window.measure(model, x, n_ctx, self.clock)
         # What a token will take at best, if all drafts are alike, counts as two iterations.
-        mean, draft_seconds = self.records[-1].mean, usual_seconds(self.records[-1].draft)
-        Ks = range(self.K_max)
-        expected = [(K * draft_seconds + self.window(K + 1)) / sum(mean**i for i in range(K + 1)) for K in Ks]
-        self.seconds, self.tokens = 2 * min(expected), 2.0
+        last = self.records[-1]
+        token_seconds = []
+        for K in range(self.K_max):
+            n_expected = sum(last.acceptance.mean**i for i in range(K + 1))
+            token_seconds.append((K * last.costs.usual + self.window(K + 1)) / n_expected)
+        self.seconds, self.n_tokens = 2 * min(token_seconds), 2.0
 
-    def window(self, rows: int) -> float:
-        """The seconds of a call of the target."""
-        return usual_seconds(self.slowdown) * self.before(rows)
+    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> AutoDrafter:
+        """The drafter for one decode, of these and their target."""
+        return AutoDrafter(self, drafts, model)
 
-    def decider(self, record: DrafterRecord, k: int) -> tuple[bool, Callable]:
-        """Return whether the first of at most k drafts pays, and go_on(margin): whether one more does after a draft.
+    def stopping(self, record: DrafterRecord, k: int) -> Stopping:
+        return Stopping(record, self.window, self.seconds / self.n_tokens, k)
 
-        It pays if any number of further drafts is worth more than its cost. The costs are no straight line: a row may
-        cost more than several beside it. Drafts up to k end the text, which saves another call about every other time.
-        """
-        slowdown, draft = usual_seconds(self.slowdown), usual_seconds(record.draft)
-        worth, mean = self.seconds / self.tokens, record.mean
-        n, chance = 0, 1.0  # drafts so far; that all of them are accepted
+    def begin(self, n: int) -> None:
+        """Begin a decode after n tokens, which no drafter has read."""
+        for record in self.records:
+            record.costs.n_unread = n
 
-        def cost(n: int) -> float:
-            """The seconds of n drafts and of their call."""
-            return n * draft + slowdown * self.before(n + 1)
-
-        def pays() -> bool:
-            gain, use, now = 0.0, chance, cost(n)
-            for i in range(n + 1, k + 1):
-                use *= mean  # the chance that draft i is accepted, and all before it
-                gain += use * worth
-                if gain > cost(i) - now:
-                    return True
-            return n < k < self.K_max and gain + use * slowdown * self.before(1) / 2 > cost(k) - now
-
-        def go_on(margin: float) -> bool:
-            nonlocal n, chance
-            n += 1
-            chance *= record.chance(margin)
-            return pays()
-
-        return pays(), go_on
-
-    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
-        """The drafter draft(x, k) for one decode: the first of these that proposes anything surely, while it pays.
-
-        model: their target. As in drafters.first_of, whether one proposes anything must not depend on its draws.
-        """
-        asked: list[tuple] = []  # for each drafter in the last iteration: K, margins, seconds
-        n = 0  # tokens before it
-
-        def drafted(x, k):  # [n], k -> Proposal
-            nonlocal n
-            if n:
-                self.learn(asked, accepted=len(x) - n - 1, call=model.log[-1])
-            else:
-                for record in self.records:
-                    record.n_unread = len(x)
-            proposal = Proposal([], [])
-            asked.clear()
-            for record, draft in zip(self.records, drafts, strict=True):
-                K = 0
-                if not proposal.tokens:
-                    pays, go_on = self.decider(record, k)
-                    K = k if pays else self.trial(record, k)
-                began = self.clock()
-                proposal = draft(x, K, go_on) if K else proposal
-                # The next one has its turn if this one is less sure than usual of its first draft, as p of it tells.
-                if K and record is not self.records[-1] and [*proposal.margins, np.inf][0] < record.scale:
-                    K, proposal = 0, Proposal([], [])
-                margins = [*proposal.margins] or [1.0] * len(proposal.tokens)
-                asked.append((K, margins if K else (), self.clock() - began))
-            n = len(x)
-            return proposal
-
-        return drafted
-
-    def trial(self, record: DrafterRecord, k: int) -> int:
-        """Return 1 if a drafter whose drafts do not pay is tried again, else 0."""
-        seconds = usual_seconds(record.draft) + self.window(2) - self.window(1) + record.n_unread * record.reading
-        return min(k, int(record.paid or seconds <= PROBE_BUDGET * record.idle))
-
-    def learn(self, asked: Sequence[tuple], accepted: int, call) -> None:
+    def learn(self, asked: Sequence[Asked], n_accepted: int, call) -> None:
         """Count the last iteration. call: the target's."""
         if not call.prefill:
-            self.slowdown.append(call.seconds / (self.before(call.n_rows) or 1.0))  # a coarse clock may have measured 0
+            self.window.learn(call)
             self.seconds = DECAY * self.seconds + call.seconds
-            self.tokens = DECAY * self.tokens + accepted + 1
-        for record, (K, margins, seconds) in zip(self.records, asked, strict=True):
-            if not K:
-                record.idle += call.seconds
-                record.n_unread += accepted + 1
-                continue
-            n = len(margins)
-            drafting = n * usual_seconds(record.draft)
-            if not call.prefill and record.n_unread > 2:
-                record.reading = max(0.0, seconds - drafting) / record.n_unread
-            elif not call.prefill:
-                record.draft.append(seconds / max(1, n))
-            self.seconds += 0.0 if call.prefill else drafting
-            if n:
-                record.learn(margins, accepted)
-            # The drafts and the longer call took no more time than the accepted tokens would have taken one by one.
-            row = self.window(1)
-            record.paid = drafting + self.window(n + 1) - row <= (accepted if n else 0) * row
-            record.idle = 0.0
-            record.n_unread = 0
+            self.n_tokens = DECAY * self.n_tokens + n_accepted + 1
+        for record, one in zip(self.records, asked, strict=True):
+            if one.K:
+                self.learn_proposal(record, one, n_accepted, call)
+            else:
+                record.idle_seconds += call.seconds
+                record.costs.n_unread += n_accepted + 1
+
+    def learn_proposal(self, record: DrafterRecord, one: Asked, n_accepted: int, call) -> None:
+        """Count the proposal of a drafter that was asked."""
+        n = len(one.margins)
+        drafting = n * record.costs.usual
+        if not call.prefill:
+            record.costs.learn(n, one.seconds)
+            self.seconds += drafting
+        if n:
+            record.acceptance.learn(one.margins, n_accepted)
+        # The drafts and the longer call took no more time than the accepted tokens would have taken one by one.
+        row = self.window(1)
+        spent = drafting + self.window(n + 1) - row
+        record.paid = spent <= (n_accepted if n else 0) * row
+        record.idle_seconds = 0.0
+        record.costs.n_unread = 0
