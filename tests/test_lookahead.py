@@ -11,7 +11,7 @@ from speculative import lookahead
 from speculative.drafters.base import always, until_unsure
 from speculative.engines.model import Call
 from speculative.lookahead import AutoK
-from speculative.measure.predictions import Drafts, Measured, replay
+from speculative.measure.predictions import Known, Measured, Replay
 from speculative.sampling import Proposal, speculative_sampling
 
 N_VOCAB = 5
@@ -149,10 +149,10 @@ def test_what_was_learned_stays_for_the_next_decode(simulate):
 def test_a_replay_takes_the_seconds_of_the_decode(simulate, alpha):
     N = 200
     right = accepted_with(alpha)
-    drafts = Drafts([-1] * N, [()] * N, [float(right(8 + place)) for place in range(N)], [1.0] * N)
-    measured = Measured(["model"], [drafts], {}, t_lookup=0.0, t_draft=0.1)
-    seconds = replay(drafts, "model", lambda rows: 0.96 + 0.04 * rows, measured, shift=0.5)
-    assert seconds == pytest.approx(simulate(N, right=right)[0])
+    known = Known([0] * 8, [1] * N, [float(right(8 + place)) for place in range(N)], [1.0] * N)
+    measured = Measured(["model"], [known], {}, t_lookup=0.0, t_draft=0.1)
+    replay = Replay(known, 0.5, lambda rows: 0.96 + 0.04 * rows, measured)
+    assert replay.decode("model", "auto")[0] == pytest.approx(simulate(N, right=right)[0])
 
 
 @pytest.mark.parametrize("call", range(8))

@@ -23,7 +23,7 @@ from speculative.engines.model import Call
 from speculative.measure import predictions
 from speculative.measure.decode import Recorder, decode, median_run
 from speculative.measure.figures import NOISE, figures
-from speculative.measure.predictions import Drafts, Measured, measure, windows_of
+from speculative.measure.predictions import Known, Measured, Replay, measure
 from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, grid, summary, table
 from speculative.measure.run import Run
 from speculative.options import FIELDS
@@ -155,33 +155,6 @@ def test_doubt_and_predictions(pair, window, shortest, longer, waited, doubt, wi
 # ---- Predictions -----------------------------------------------------------------------------------------------------
 
 
-PLACES = st.lists(
-    st.tuples(st.sampled_from([-1, -1, 0, 1, 3]), st.sampled_from([0.0, 0.3, 1.0])), min_size=1, max_size=6
-)
-
-
-@given(PLACES, st.integers(1, 7), st.sampled_from(["model", "prompt_lookup", "prompt_lookup+model"]))
-def test_windows_over_a_text_are_the_mean_of_its_decodes(places, K, drafter):
-    n_matched, chances = map(list, zip(*places, strict=True))
-    drafts = Drafts(n_matched, [], chances, [])
-    N = len(places)
-    expected = Counter()
-    for agrees in itertools.product([False, True], repeat=N):
-        weight = np.prod([a if one else 1 - a for a, one in zip(drafts.chances, agrees, strict=True)])
-        place = 0
-        while place < N:
-            k = min(K, N - place - 1)
-            if drafter != "model" and drafts.n_matched[place] >= 0:
-                expected[0, k] += weight
-                place += min(drafts.n_matched[place], k) + 1
-                continue
-            k *= drafter != "prompt_lookup"
-            expected[k, 0] += weight
-            place += next((n for n in range(k) if not agrees[place + n]), k) + 1
-    found = windows_of(drafts, K, drafter)
-    assert {sizes: n for sizes, n in found.items() if n} == pytest.approx({s: n for s, n in expected.items() if n})
-
-
 @pytest.mark.parametrize("own", ["model", "int8", "prompt_lookup+model", "int8/model", "prompt_lookup"])
 def test_greedy_windows_are_foreseen_exactly(pair, own):
     """From a run with K = 4, for every other K and for look-ups, though most of it was never drafted. A copy shares its
@@ -196,13 +169,14 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
         other.decoders.ready([other.encode(prompt)], 40)
         steps = other.steps("speculative", other.encode(prompt), 40, np.random.default_rng(0))
         n_steps = sum(1 for _ in steps)
-        assert sum(windows_of(measured.texts[0], K, name).values()) == pytest.approx(n_steps, abs=2 * ("int8" in name))
+        replay = Replay(measured.texts[0], 0.0, lambda rows: 1.0, measured)
+        assert replay.decode(name, K)[1] == pytest.approx(n_steps, abs=2 * ("int8" in name))
 
 
 def measured_of(timed, chances):
     names = ["model", "prompt_lookup"]
     n = len(chances)
-    return Measured(names, [Drafts([-1] * n, [()] * n, chances, [1.0] * n)], timed, t_lookup=0.0, t_draft=0.1)
+    return Measured(names, [Known([n], range(n), chances, [1.0] * n)], timed, t_lookup=0.0, t_draft=0.1)
 
 
 @pytest.mark.parametrize("K", [1, 2, 8])
@@ -213,8 +187,8 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
     autoregressive, speculative = scripted(N=4000, window=window)
     measured = measured_of({rows: window(rows) for rows in range(1, 10)}, [0.75] * 4000)
     predicted = figures(autoregressive, speculative, measured)["predicted"]
-    assert [*predicted["model"]] == [*map(str, range(1, 9))]
-    assert [*predicted["prompt_lookup"].values()] == [pytest.approx(1.0, rel=0.1)] * 8
+    assert [*predicted["model"]] == ["1", "2", "4", "8", "auto"]
+    assert [*predicted["prompt_lookup"].values()] == [pytest.approx(1.0, rel=0.1)] * 5
     assert predicted["model"]["4"] == pytest.approx(figures(autoregressive, speculative)["speedup"], rel=0.03)
     measured_there = figures(*scripted(N=4000, K=K, window=window, seed=1))["speedup"]
     assert predicted["model"][str(K)] == pytest.approx(measured_there, rel=0.05)
@@ -225,7 +199,7 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     autoregressive, speculative = scripted(N=20, alpha=alpha, window=lambda rows: t_row if rows == 1 else seconds[0])
     f = figures(autoregressive, speculative, measured_of(dict(enumerate(seconds, start=1)), [alpha] * 20))
     for speedups in (f["predicted"] or {}).values():
-        assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in speedups.items())
+        assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in speedups.items() if K != "auto")
         assert min(f["window_beta"].values()) >= min(1, *f["beta"].values()) - 1e-9
         assert f["window_beta"]["8"] >= f["beta"]["5"] * (1 - 1e-9)
     assert f["doubt"] or f["speedup"] <= (1 + NOISE) * f["tokens_per_iteration"]
@@ -307,7 +281,7 @@ def test_a_run_is_advised_of_what_is_clearly_faster(pair, monkeypatch, options, 
     session = pair.changed(**options)
     monkeypatch.setattr(pair.models, "fast_drafter", lambda: fast)
     f = figures(*scripted()) | {"speedup": 2.0, "doubt": None, "withheld": None}
-    f |= {"predicted": {"model": {"4": 2.0, "8": number}}, "predicted_auto": {"model": auto, LOOKUPS: lookups}}
+    f |= {"predicted": {"model": {"4": 2.0, "8": number, "auto": auto}, LOOKUPS: {"auto": lookups}}}
     assert advice(f, session).startswith(f"Prediction: {said}")
 
 

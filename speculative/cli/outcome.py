@@ -128,7 +128,7 @@ def show_figures(session: Session[Options], figures: dict) -> None:
     rows += [(f"kernels, {role}", *words) for role, words in kernels.items() if words]
     show_table(("figure", "value", "formula"), rows)
     if grid := report.grid(figures):
-        cells = [[str(K), f"{beta:.2f}", *(f"{x:.2f}x" for x in speedups)] for K, beta, *speedups in grid["rows"]]
+        cells = [[K, f"{beta:.2f}" if beta else "", *(f"{x:.2f}x" for x in more)] for K, beta, *more in grid["rows"]]
         show_table(("K", "β", *(f"predicted, {name}" for name in grid["drafters"])), cells)
 
 

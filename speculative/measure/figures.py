@@ -19,7 +19,7 @@ DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a
 MIN_ITERATIONS = 5  # to find that they disagree
 # Figures that are None if only one decoder has run; and all but the first three if the run was too short.
 COMPARISON = ["speedup", "speedup_without_prefill", "doubt", "t_target", "c", "beta", "mean_beta", "blog_speedup"]
-COMPARISON += ["account_blog", "account_leviathan", "predicted", "predicted_auto", "window_beta", "withheld"]
+COMPARISON += ["account_blog", "account_leviathan", "predicted", "window_beta", "withheld"]
 
 
 def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:

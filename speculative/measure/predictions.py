@@ -1,62 +1,60 @@
 """Predictions of other lookaheads and drafters, from one run and short measurements after it.
 
-The decoded tokens are known, so for another K it can be computed where each call of the target would begin and end. A
-place is the position of a new token. At each place the run tells the chance that the draft model's token is accepted
-there, or the draft model is asked now. A prompt lookup draws nothing: it is asked at each place, and the tokens that it
-shares with the text are accepted. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
+The decoded tokens are known. So the loop itself decodes them once more for each setting, in a millisecond: over a
+target whose rows are the text, and drafters on a clock that moves by the seconds of calls. At each place the run tells
+the chance that the draft model's token is accepted there, or the draft model is asked now. A prompt lookup is itself,
+and so is a K that chooses itself. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
 the chance that it was the draft and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
 Windows of sizes that the run has not timed are timed now, in a fraction of the run's own time: only some blocks of the
 network, if the engine can compute these alone.
-
-A K that chooses itself is predicted by a replay: AutoK decides, by the margins and the chances at each place, and by a
-clock that moves by the seconds of calls.
 """
 
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.costs import costs_by_rows, line_through
-from speculative.drafters import DRAFTERS
+from speculative.drafters import DRAFTERS, FixedK
 from speculative.drafters.base import DrafterSpec, always, until_unsure
 from speculative.drafters.lookup import NAME as LOOKUP
 from speculative.drafters.lookup import prompt_lookup
 from speculative.engines.model import Call
-from speculative.filters import margins
+from speculative.filters import margins, one_hot
 from speculative.lookahead import AutoK
 from speculative.measure.decode import Recorder
-from speculative.sampling import Proposal
+from speculative.sampling import Proposal, speculative_sampling
 from speculative.session import Session
 
 BLOCK = 64  # rows of a model in one call
+LOOKAHEADS = (1, 2, 4, 8, 16, 32)  # that are predicted, beside the run's own and auto
 ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
 MIN_CALLS = 3  # calls of the run, whose mean counts as the time of a window of this size
 ROUNDS = 6  # times that each size is timed
 TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
 TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
-SHIFTS = (0.0, 0.25, 0.5, 0.75)  # of the random numbers of a replay: the mean of four depends little on chance
+REPLAYS = 4  # decodes of a setting if drafts are accepted by chance: their mean depends little on it
 
 
-class Drafts(NamedTuple):
-    """What drafters would propose at the places of one text."""
+class Known(NamedTuple):
+    """A text, and what is known of the draft model at each place of a new token."""
 
-    n_matched: list[int]  # accepted tokens of a prompt lookup; -1 if it proposes nothing
-    lookup_margins: list[Sequence[float]]  # of the lookup's tokens
-    chances: list[float]  # chance that the draft model's token is accepted; [] if there is no such model
-    margins: list[float]  # of the draft model's token
+    x: Sequence[int]  # [n], the prompt
+    new: Sequence[int]  # [N]
+    chances: Sequence[float]  # [N], that the draft model's token is accepted; [] if there is no such model
+    margins: Sequence[float]  # [N], of that token
 
 
 class Measured(NamedTuple):
     """What predictions need beside the run."""
 
     names: list[str]  # of the drafters that are predicted
-    texts: list[Drafts]
+    texts: list[Known]
     timed: dict[int, float]  # {rows: seconds of a call of the target}
     t_lookup: float  # seconds of a prompt lookup
     t_draft: float  # seconds of a token of the draft model
@@ -71,15 +69,14 @@ def measure(session: Session, speculative: Recorder) -> Measured | None:
     t_draft = sum(i.drafting for i in by_model) / sum(i.drafted for i in by_model) if by_model else 0.0
     names = candidates(session.options.drafter, session.levels) if by_model else [LOOKUP]
     least, most = TIMING_SECONDS
-    began = time.perf_counter()
-    until = began + min(most, max(least, TIMING_SHARE * speculative.seconds))
-    texts_made = zip(speculative.inputs, speculative.tokens, strict=True)
-    lookups = [places_of_lookups(x, new, session.encoder.n_vocab) for x, new in texts_made]
-    t_lookup = (time.perf_counter() - began) / max(1, speculative.n_tokens)
+    until = time.perf_counter() + min(most, max(least, TIMING_SHARE * speculative.seconds))
     model = session.model(session.levels[0][-1].roles[0]) if names != [LOOKUP] else None
-    runs = zip(speculative.inputs, speculative.samples, strict=True)
-    of_model = [chances_by_place(model, x, sample, until) if model else ([], []) for x, sample in runs]
-    texts = [Drafts(*lookup, *drafts) for lookup, drafts in zip(lookups, of_model, strict=True)]
+    texts = []
+    for x, new, sample in zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True):
+        texts.append(Known(x, new, *(chances_by_place(model, x, sample, until) if model else ([], []))))
+    began = time.perf_counter()
+    prompt_lookup(session.encoder.n_vocab)([*texts[0].x, *texts[0].new], max(ROWS) - 1)
+    t_lookup = time.perf_counter() - began
     timed = time_windows(session, speculative, max(least, until - time.perf_counter()))
     return Measured(names, texts, timed, t_lookup, t_draft)
 
@@ -92,22 +89,6 @@ def candidates(own: str, levels: list[list[DrafterSpec]]) -> list[str]:
         return [LOOKUP]
     base = own.removeprefix(f"{LOOKUP}+")
     return [base, LOOKUP, *([] if inner else [f"{LOOKUP}+{base}"])]
-
-
-def places_of_lookups(x: Sequence[int], new: Sequence[int], n_vocab: int) -> tuple:  # [n], [N] -> [N], [N]
-    """For each new token's place: how many tokens of a prompt lookup the text continues with, -1 if it has none; and
-    its margins."""
-    text = np.array([*x, *new])  # [n + N]
-    lookup = prompt_lookup(n_vocab)
-    found = []
-    sure = []
-    for n in range(len(x), len(text)):
-        proposal = lookup(text[:n], min(len(text) - n - 1, max(ROWS) - 1) or 1)
-        proposed = np.array(proposal.tokens, int)  # [k] or [0]
-        differ = np.flatnonzero(proposed != text[n : n + len(proposed)])
-        found.append(int(differ[0]) if len(differ) else len(proposed) or -1)
-        sure.append(proposal.margins)
-    return found, sure
 
 
 def chances_by_place(model: Any, x: Sequence[int], sample: Sequence, until: float) -> tuple:  # [n] -> [N], [N]
@@ -160,8 +141,8 @@ def time_windows(session: Session, speculative: Recorder, most: float) -> dict[i
 def predict(
     autoregressive: Recorder, speculative: Recorder, prefill: float, costs: dict[int, float], measured: Measured
 ) -> dict[str, dict]:
-    """{"predicted": {drafter: {K: the speedup that it should bring}}, "predicted_auto": {drafter: that of --K auto},
-    "window_beta": {K: β}}, for each K up to the longest window that was timed; K is a text, as in JSON.
+    """{"predicted": {drafter: {K: the speedup that it should bring}}, "window_beta": {K: β}}, for some K up to the
+    longest window that was timed, and for "auto"; K is a text, as in JSON.
 
     prefill: its seconds in the speculative run. costs: {rows: seconds of a call of the target}, of one row and of those
     of the run.
@@ -180,92 +161,71 @@ def predict(
     own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
     scale = (speculative.seconds - prefill) / own
     t_text = speculative.n_tokens * autoregressive.seconds / autoregressive.n_tokens
-    Ks = range(1, max(known))
+    usual = max(calls, key=calls.__getitem__, default=1) - 1
+    Ks = sorted({K for K in (*LOOKAHEADS, usual) if 0 < K < max(known)})
     predicted: dict[str, dict[str, float]] = {name: {} for name in measured.names if Ks}
-    for name, K in product(predicted, Ks):
-        windows = sum((windows_of(drafts, K, name) for drafts in measured.texts), Counter())
-        seconds = sum(n * (k * measured.t_draft + window(k + m + 1)) for (k, m), n in windows.items())
-        n_windows = sum(windows.values())
-        seconds += name.startswith(LOOKUP) * n_windows * measured.t_lookup
-        most = speculative.n_tokens / n_windows  # tokens of a call
+    n = REPLAYS if any(0 < a < 1 for text in measured.texts for a in text.chances) else 1
+    settings: Any = product(predicted, (*Ks, "auto"))
+    for name, K in settings:
+        decodes = [Replay(text, i / n, window, measured).decode(name, K) for text in measured.texts for i in range(n)]
+        seconds, n_calls = (sum(column) / n for column in zip(*decodes, strict=True))
+        most = speculative.n_tokens / n_calls  # tokens of a call
         predicted[name][str(K)] = min(most, t_text / (prefill + scale * seconds))
-    auto = {}
-    for name in predicted:
-        seconds = sum(replay(drafts, name, window, measured, u) for drafts, u in product(measured.texts, SHIFTS))
-        auto[name] = t_text / (prefill + scale * seconds / len(SHIFTS))
-    beta = {str(K): window(K + 1) / rows[1] for K in Ks}
-    return {"predicted": predicted, "predicted_auto": auto, "window_beta": beta}
+    return {"predicted": predicted, "window_beta": {str(K): window(K + 1) / rows[1] for K in Ks}}
 
 
-def windows_of(drafts: Drafts, K: int, drafter: str) -> Counter:
-    """{(drafts of the model, drafts of the lookup): how many such windows are expected to cover a text}, with K."""
-    N = len(drafts.n_matched)
-    begins = [1.0] + [0.0] * N  # the chance that a window begins at each place
-    windows: Any = Counter()  # of floats
-    for place in range(N):
-        k = min(K, N - place - 1)
-        if drafter.startswith(LOOKUP) and drafts.n_matched[place] >= 0:
-            windows[0, k] += begins[place]
-            begins[place + min(drafts.n_matched[place], k) + 1] += begins[place]
-            continue
-        k = 0 if drafter == LOOKUP else k
-        windows[k, 0] += begins[place]
-        reached = begins[place]
-        for n in range(k):  # the draft after n accepted ones is rejected
-            begins[place + n + 1] += reached * (1 - drafts.chances[place + n])
-            reached *= drafts.chances[place + n]
-        begins[place + k + 1] += reached
-    return windows
+class Replay:
+    """A known text as a target: a call gives the text's tokens, and moves a clock by its seconds."""
 
-
-class Target:
-    """A target without a network: a call moves a clock by its seconds."""
-
-    def __init__(self, window: Callable):
+    def __init__(self, known: Known, shift: float, window: Callable, measured: Measured):
+        """shift: of the random numbers that decide where the draft model's token is the text's."""
+        text = np.unique([*known.x, *known.new], return_inverse=True)[1]  # [n + N], tokens numbered anew: short rows
+        self.text, self.n, self.N = text.tolist(), len(known.x), len(known.new)
+        self.wrong = max(self.text) + 1  # in the place of all tokens that the text has not
+        right = (np.random.default_rng(0).random(len(known.chances)) + shift) % 1 < known.chances  # [N]
+        self.wrong_places = [*np.flatnonzero(~right).tolist(), self.N]
+        self.margins = [*known.margins]
+        self.agreed = 32 * np.array(known.margins)[right].tolist()  # [32 * n_agreed]
         self.window = window
+        self.measured = measured
         self.now = 0.0
         self.log: deque[Call] = deque(maxlen=1)
 
-    def __call__(self, x, n_rows: int) -> None:
-        self.log.append(Call(self.now, self.window(n_rows), n_rows, n_rows))
-        self.now += self.window(n_rows)
+    def rows(self, tokens: Sequence[int]) -> np.ndarray:  # [n] -> [n, n_vocab]
+        return one_hot(tokens, self.wrong + 1)
 
+    def __call__(self, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        self.log.append(Call(self.now, self.window(n_last), n_last, n_last))
+        self.now += self.window(n_last)
+        places = range(len(x) - n_last + 1, len(x) + 1)
+        return self.rows([self.text[min(place, len(self.text) - 1)] for place in places])
 
-def replay(drafts: Drafts, drafter: str, window: Callable, measured: Measured, shift: float) -> float:
-    """Return the seconds in which this drafter with --K auto should decode a text. shift: of the random numbers.
+    def by_lookup(self, x, k: int, go_on: Callable = always) -> Proposal:
+        self.now += self.measured.t_lookup
+        return prompt_lookup(self.wrong + 1)(x, k, go_on)
 
-    A model that has drafted another token than the text's goes on with a text of its own. It is about as sure of that
-    as it is at the places where it agrees with the target.
-    """
-    N = len(drafts.n_matched)
-    u = (np.random.default_rng(0).random(len(drafts.chances)) + shift) % 1  # [N]
-    right = u < drafts.chances  # [N], whether the text's token is drafted
-    agreed = np.array(drafts.margins)[right]  # [n_agreed]
-    target = Target(window)
+    def by_model(self, x, k: int, go_on: Callable = always) -> Proposal:
+        """The draft model. After a token that is not the text's it goes on with a text of its own, and is about as sure
+        of that as it is where it agrees with the target."""
+        place = len(x) - self.n
+        n_right = self.wrong_places[bisect_left(self.wrong_places, place)] - place
+        sure = [*self.margins[place : place + n_right + 1], *self.agreed[place : place + k], *[0.0] * k][:k]
+        m = until_unsure(sure, go_on)
+        tokens = [*self.text[len(x) : len(x) + min(n_right, m)], *[self.wrong] * (m - n_right)]
+        self.now += m * self.measured.t_draft
+        return Proposal(tokens, [*self.rows(tokens)], margins=sure[:m])
 
-    def by_lookup(place: int) -> tuple[int, list[float]]:  # -> the number of right drafts, margins
-        return drafts.n_matched[place], [*drafts.lookup_margins[place]]
-
-    def by_model(place: int) -> tuple[int, list[float]]:
-        n = [*right[place:], False].index(False)
-        return n, [*drafts.margins[place : place + n + 1], *np.resize(np.roll(agreed, -place), AutoK.K_max)]
-
-    def draft(drafts_at: Callable, seconds: float, x, k: int, go_on: Callable = always) -> Proposal:
-        n_right, sure = drafts_at(len(x) - 1)
-        n = until_unsure(sure[:k], go_on)
-        target.now += n * seconds
-        return Proposal([i < n_right for i in range(n)], (), margins=sure[:n])
-
-    names = [name.partition("/")[0] for name in drafter.split("+")]
-    how = {True: (by_lookup, measured.t_lookup), False: (by_model, measured.t_draft)}
-    parts = [partial(draft, *how[name == LOOKUP]) for name in names]
-    auto = AutoK([DRAFTERS[name].scale for name in names], lambda: target.now)
-    auto.measure(target, parts, [0], max(ROWS))
-    propose = auto.drafter_of(parts, target)
-    target.now = 0.0  # what was measured does not count
-    x = [0]  # [1 + n], after n tokens of the text
-    while len(x) <= N:
-        proposal = propose(x, min(auto.K_max, N - len(x)))
-        target(x, len(proposal.tokens) + 1)
-        x += [0] * (sum(proposal.tokens) + 1)
-    return target.now
+    def decode(self, drafter: str, K: int | str) -> tuple[float, int]:
+        """Decode the text -> seconds, and calls of the target."""
+        names = [name.partition("/")[0] for name in drafter.split("+")]
+        parts = [self.by_lookup if name == LOOKUP else self.by_model for name in names]
+        x, rng = self.text[: self.n], np.random.default_rng(0)
+        lookahead: Any = (
+            FixedK(K) if isinstance(K, int) else AutoK([DRAFTERS[n].scale for n in names], lambda: self.now)
+        )
+        if K == "auto":
+            lookahead.measure(self, parts, x, len(x) + max(ROWS))
+        self.now = 0.0  # what was measured does not count
+        draft = lookahead.drafter_of(parts, self)
+        steps = [*speculative_sampling(x, draft, self, self.N, lookahead.K_max, rng)]
+        return self.now, len(steps)

@@ -166,10 +166,10 @@ def advice(f: dict, session: Session) -> str | None:
     if not f["predicted"]:
         return f"It does not pay here, because {loss(f)}." if f["speedup"] < 1 else None
     outer, *inner = o.K if isinstance(o.K, tuple) else (o.K,)
-    auto = {name: {"auto": speedup} for name, speedup in f["predicted_auto"].items()}
-    own = f["predicted"].get(o.drafter, {}) | auto.get(o.drafter, {})
-    now = max(f["speedup"], own.get(str(outer), 0.0))
-    for settings in (auto, f["predicted"]):  # a K that chooses itself also suits another text
+    predicted = f["predicted"]
+    now = max(f["speedup"], predicted.get(o.drafter, {}).get(str(outer), 0.0))
+    auto = {name: {"auto": speedups["auto"]} for name, speedups in predicted.items()}
+    for settings in (auto, predicted):  # a K that chooses itself also suits another text
         name, K = best_setting(settings)
         speedup = settings[name][K]
         if speedup > GAIN * now:
@@ -260,19 +260,17 @@ def part_of(counts: tuple[str, int, int]) -> Row:  # (name, part, whole)
 
 
 def grid(f: dict) -> dict | None:
-    """Return the predictions by K and drafter; None if there are none. rows: [K, β, the speedup with each drafter] for
-    K = 1, 2, 4, 8, ..., the run's own, and the best of each drafter. curves: the speedups of each, for K = 1, 2, ..."""
+    """Return the predictions by K and drafter; None if there are none. rows: [K, β, the speedup with each drafter]; the
+    last is that of "auto", without β."""
     predicted = f["predicted"]
     if not predicted:
         return None
-    name, best_K = best_setting(predicted)
-    shown = {str(f["usual_K"]), *(max(speedups, key=speedups.__getitem__) for speedups in predicted.values())}
-    Ks = [K for K in f["window_beta"] if int(K).bit_count() == 1 or K in shown]
     return {
         "drafters": [*predicted],
-        "rows": [[int(K), f["window_beta"][K], *(speedups[K] for speedups in predicted.values())] for K in Ks],
-        "curves": [[*speedups.values()] for speedups in predicted.values()],
-        "best": [name, int(best_K)],
+        "rows": [
+            [K, f["window_beta"].get(K), *(one[K] for one in predicted.values())] for K in [*f["window_beta"], "auto"]
+        ],
+        "best": best_setting(predicted),
         "run": [f["usual_K"], f["speedup"]],
     }
 

@@ -13,19 +13,20 @@ for (const [name, ...cells] of data.table) {
 
 // 5. What would be faster
 
-function showGrid({ drafters, rows, curves, best: [bestDrafter, bestK], run: [K, measured] }) {
-  const largest = Math.max(...curves.flat());
+function showGrid({ drafters, rows, best: [bestDrafter, bestK], run: [K, measured] }) {
+  const curves = drafters.map((_, i) => rows.slice(0, -1).map((row) => [+row[0], row[2 + i]]));
+  const largest = Math.max(...rows.flatMap((row) => row.slice(2)));
   const kinds = drafters.map((_, i) => `drafter-${i}`);
   const cell = (speedup, name, k) => {
     const isBest = name === bestDrafter && k === bestK;
-    const isRun = name === data.drafter && k === K;
+    const isRun = name === data.drafter && k === String(K);
     const signs = (isBest ? "◇" : "") + (isRun ? "+" : "");
     const number = make(isBest ? "strong" : "span", `${speedup.toFixed(2)}x ${signs}`);
     return make("div", number, bar(kinds[drafters.indexOf(name)], speedup / largest));
   };
   const lines = rows.map(([k, beta, ...speedups]) => [
-    String(k),
-    beta.toFixed(2),
+    k,
+    beta ? beta.toFixed(2) : "",
     ...speedups.map((speedup, i) => cell(speedup, drafters[i], k)),
   ]);
   const parts = (name) => name.split(/(?<=[_+/])/).flatMap((part) => [part, make("wbr")]);
@@ -36,9 +37,9 @@ function showGrid({ drafters, rows, curves, best: [bestDrafter, bestK], run: [K,
   );
 }
 
-/** The speedups of each drafter over K = 1, 2, …; the largest and the run's own [K, speedup] are marked. */
+/** The [K, speedup]s of each drafter; the largest and the run's own are marked. */
 function picture(curves, kinds, top, [bestK, best], [runK, measured]) {
-  const K_MAX = curves[0].length;
+  const K_MAX = curves[0].at(-1)[0];
   const x = (k) => 34 + (356 * (k - 1)) / Math.max(1, K_MAX - 1);
   const y = (value) => 190 - (160 * value) / Math.max(1, top);
   const label = `Predicted speedup over K: the largest is ${best.toFixed(2)} at K = ${bestK}`;
@@ -52,13 +53,13 @@ function picture(curves, kinds, top, [bestK, best], [runK, measured]) {
       svg("text", { x: 28, y: y(value) + 4, "text-anchor": "end" }, String(+value.toPrecision(6))),
     );
   }
-  const points = (speedups) => speedups.map((value, i) => `${x(i + 1)},${y(value)}`).join(" ");
+  const points = (curve) => curve.map(([k, value]) => `${x(k)},${y(value)}`).join(" ");
   drawn.append(
     svg("text", { x: x(K_MAX), y: 222, "text-anchor": "end" }, "K"),
     svg("line", { class: "even", x1: x(1), x2: x(K_MAX), y1: y(1), y2: y(1) }),
-    ...curves.map((speedups, i) => svg("polyline", { class: kinds[i], points: points(speedups) })),
-    svg("path", { d: `M${x(bestK)} ${y(best) - 9} l9 9 l-9 9 l-9 -9 z` }),
+    ...curves.map((curve, i) => svg("polyline", { class: kinds[i], points: points(curve) })),
   );
+  if (bestK !== "auto") drawn.append(svg("path", { d: `M${x(+bestK)} ${y(best) - 9} l9 9 l-9 9 l-9 -9 z` }));
   if (runK >= 1) drawn.append(svg("path", { class: "run", d: `M${x(runK) - 7} ${y(measured)} h14 m-7 -7 v14` }));
   return make("figure", make("figcaption", "The same over K"), drawn);
 }
