@@ -11,7 +11,7 @@ from speculative.cli.command import choose_prompts, parse, run
 from speculative.cli.display import Screen
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import check_output, show_report, write_packed
-from speculative.measure.decode import decode
+from speculative.measure.turns import timed_turns
 from speculative.options import Options
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session
@@ -46,9 +46,10 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     records = []  # one for each decoder
-    # measure/decode.py asks Session.texts for steps; calls of session.py runs both loops of sampling.py
     with Screen(o, names, prompts) as screen:
-        for record in decode(session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)):
+        for record in timed_turns(
+            session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)
+        ):
             screen.show_record(record)  # the blog's lines
             records.append(record)
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from benchmarks import runs
 from speculative.drafters.model import model_drafter
+from speculative.explain import RecordedRandom
 from speculative.rules import parse_rule
 from speculative.sampling import Step, speculative_sampling
-from speculative.texts import RecordedRandom
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 K = 4

@@ -9,18 +9,20 @@ import numpy as np
 
 from speculative import drafters
 from speculative.blog.encoder import StreamDecoder
+from speculative.decoding import Report, text_steps
 from speculative.drafters.user import as_drafter
 from speculative.engines.choice import make_engine
+from speculative.explain import RecordedRandom
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
 from speculative.lookahead import AutoK
 from speculative.options import ModelOptions, as_typed, checked, make_options, n_nodes, text, whole
 from speculative.rules import as_rule, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
+from speculative.steps import TextStep
 from speculative.support.errors import UserError
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
-from speculative.texts import RecordedRandom, Report, TextStep, text_steps
 from speculative.trees import in_the_loop
 
 DECODERS = ("autoregressive", "speculative")
@@ -146,11 +148,11 @@ class Session(Generic[AnyOptions]):
         levels, inner = self.levels[depth:], self.lookaheads[depth + 1 :]
         return drafters.make_drafter(levels, context, inner, self.rule, trees=bool(o.tree))
 
-    # ---- Both decoders as loops in Python; on a device, jax.pair.DeviceLoop has these methods ------------------------
+    # ---- Both decoders as loops in Python; on a device, jax.loops.DeviceLoop has these methods -----------------------
 
     def calls(self, name: str, inputs: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[tuple]]:
         """Yield [(number of the text, Step, None)] for each call of the target, up to N tokens of one prompt: see
-        texts.text_steps. stopped: unused, as text_steps asks for no step after the stop text."""
+        decoding.text_steps. stopped: unused, as text_steps asks for no step after the stop text."""
         [x] = inputs
         tree = self.options.tree
         target = self.model("target")
@@ -248,7 +250,7 @@ class Session(Generic[AnyOptions]):
         --batch says.
 
         inputs: the tokens of each text's prompt (input_ids). sample: the first text's number, which with the seed
-        decides its random numbers. explain: see texts.Report.
+        decides its random numbers. explain: see decoding.Report.
         """
         o = self.options
         outer = [specs[0].name for specs in self.levels[:-1]]

@@ -19,7 +19,7 @@ from tiny import vocabulary
 import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.measure import decode, predictions
+from speculative.measure import predictions, turns
 from speculative.support.errors import guarded
 from speculative.verify.checks import PROMPTS, verify
 from utils import load_encoder_hparams_and_params
@@ -60,14 +60,14 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True)
 def decoding_once(monkeypatch):
     """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
-    monkeypatch.setattr(decode, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", (0.0, 0.5))
 
 
 @pytest.fixture
 def repeating(decoding_once, monkeypatch):
     """Repeat short decodes and timed calls, as the product does."""
-    monkeypatch.setattr(decode, "SHORT_SECONDS", 0.5)
+    monkeypatch.setattr(turns, "SHORT_SECONDS", 0.5)
     monkeypatch.setattr(predictions, "TIMING_SECONDS", (0.25, 0.5))
 
 

@@ -15,9 +15,9 @@ from tiny import ROOT, python
 
 from speculative.cli import display
 from speculative.options import Options
+from speculative.steps import TextStep
 from speculative.support.errors import UserError, guarded
 from speculative.support.terminal import SHOWN
-from speculative.texts import TextStep
 
 ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 

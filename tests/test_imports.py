@@ -19,7 +19,7 @@ FLOORS = (
     "speculative.session",
     "speculative.options",
     "speculative.law",
-    "speculative.texts",
+    "speculative.decoding",
     "speculative.loading",
     "speculative.engines",
     "speculative",

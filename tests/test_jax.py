@@ -23,8 +23,8 @@ from speculative.engines.c import engine, packing
 from speculative.engines.contract import Engine
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax.loop import DeviceDecoder
+from speculative.engines.jax.loops import DeviceLoop, lengths_of
 from speculative.engines.jax.model import cached
-from speculative.engines.jax.pair import DeviceLoop, lengths_of
 from speculative.engines.model import CachedNetwork, Model
 from speculative.filters import GREEDY, Filters
 from speculative.rules import TOKEN, parse_rule

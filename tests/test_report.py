@@ -17,20 +17,22 @@ from hypothesis import strategies as st
 from tiny import ROOT, encoder_of
 
 from encoder import StreamDecoder
-from speculative import load_pair, texts
+from speculative import decoding, load_pair
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
+from speculative.decoding import Report, text_steps
 from speculative.engines.model import Call
+from speculative.explain import RecordedRandom
 from speculative.measure import predictions
-from speculative.measure.decode import Recorder, decode, median_run
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Known, Measured, Replay, measure
 from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, grid, summary, table
 from speculative.measure.run import Run
+from speculative.measure.turns import Record, median_run, timed_turns
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
 from speculative.session import DECODERS
-from speculative.texts import RecordedRandom, Report, TextStep, origins_of, text_steps
+from speculative.steps import TextStep, origins_of
 from speculative.trees import Tree
 
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -101,7 +103,7 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
 
 
 def record_of(samples, name=""):
-    return Recorder(name, [[1]], samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
+    return Record(name, [[1]], samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
 
 
 def test_the_costs_and_the_account_of_a_scripted_run():
@@ -161,7 +163,7 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     target's cache: its rows depend a little on which of the two wrote it, and so may a window."""
     prompt = f"{PROMPT} {PROMPT}"
     session = pair.changed(drafter=own)
-    [record] = decode(session, [prompt], 40, ["speculative"])
+    [record] = timed_turns(session, [prompt], 40, ["speculative"])
     measured = measure(session, record)
     assert own in measured.names
     for name, K in itertools.product(measured.names, (1, 2, 8)):
@@ -209,7 +211,7 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
-    [record] = decode(pair, [PROMPT], 40, ["speculative"])
+    [record] = timed_turns(pair, [PROMPT], 40, ["speculative"])
     assert {*predictions.time_windows(pair, record, 0.2)} >= {17, 9, 5, 1}
     assert predictions.time_windows(pair, record, 0.0) == {}
 
@@ -313,7 +315,7 @@ def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different
     tokens = pair.encoder.encode(BLOG_TEXT)
     if different:
         tokens[different - 1] += 1
-    record = Recorder(inputs=[pair.encode(prompt)], samples=[[TextStep([token]) for token in tokens]])
+    record = Record(inputs=[pair.encode(prompt)], samples=[[TextStep([token]) for token in tokens]])
     options = SimpleNamespace(temperature=temperature)
     session = SimpleNamespace(options=options, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
     line = blog_line(session, [record, record])
@@ -371,7 +373,7 @@ def test_origins(step, expected):
 def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):
     """The loop makes eight calls in ten seconds, and the third completes the stop text."""
     clock = Clock()
-    monkeypatch.setattr(texts, "time", clock)
+    monkeypatch.setattr(decoding, "time", clock)
     encoder = encoder_of("the", " end")
     log = deque()
 

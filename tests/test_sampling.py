@@ -10,9 +10,9 @@ from tiny import counting_target, decoded, one_hot, refusal
 
 from gpt2 import softmax
 from speculative.drafters import DRAFTERS
+from speculative.explain import RecordedRandom
 from speculative.rules import parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.texts import RecordedRandom
 
 RNG = np.random.default_rng
 LAST = 1 - 2**-53  # the largest number that a generator gives

@@ -11,10 +11,10 @@ import pytest
 from enumeration import Clock
 
 import main
-from speculative import lookahead, texts
+from speculative import decoding, lookahead
 from speculative.engines import contract, model
 from speculative.engines.c.engine import CEngine
-from speculative.measure import decode, predictions
+from speculative.measure import predictions, turns
 from speculative.options import DEMO
 from speculative.verify import sampled
 
@@ -27,10 +27,10 @@ def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
     monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
-    for module in (contract, lookahead, model, sampled, predictions, texts):
+    for module in (contract, lookahead, model, sampled, predictions, decoding):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(decode, "seconds_waited", lambda: 0.0)
+    monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)
     feed = model.CachedNetwork.feed
 
     def timed(network, x, n, n_last, *tree):

@@ -44,8 +44,8 @@ def on_mesh(n_data, n_model):
     import jax
 
     from speculative.engines.jax.loop import DeviceDecoder
+    from speculative.engines.jax.loops import DeviceLoop, lengths_of
     from speculative.engines.jax.model import cached
-    from speculative.engines.jax.pair import DeviceLoop, lengths_of
     from speculative.engines.jax.sharding import make_mesh, place
 
     mesh = make_mesh(n_model, n_data)

@@ -15,8 +15,8 @@ from tiny import refusal, tokens_of
 from speculative.checkpoints import download
 from speculative.cli import workbench
 from speculative.cli.command import parse
-from speculative.measure.decode import decode
 from speculative.measure.run import compare
+from speculative.measure.turns import timed_turns
 from speculative.options import FIELDS
 from speculative.session import DECODERS, Session
 
@@ -184,7 +184,7 @@ class Endless:
         self.most = max(self.most, len(self.running))
         try:
             while not self.fail.acquire(timeout=0.1):
-                [*decode(session, [prompt], n, ["speculative"], watch)]
+                [*timed_turns(session, [prompt], n, ["speculative"], watch)]
             raise RuntimeError("the end")
         finally:
             self.running.remove(prompt)

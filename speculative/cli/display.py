@@ -9,10 +9,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from speculative.measure.decode import Recorder
+from speculative.measure.turns import Record
 from speculative.options import Options
+from speculative.steps import TextStep
 from speculative.support.terminal import SHOWN
-from speculative.texts import TextStep
 
 # The colour of a token's origin, in rich's words; also bold or underlined, for readers who cannot tell colours apart.
 STYLES = {
@@ -66,7 +66,7 @@ class Screen(AbstractContextManager):
         self.bar.update(len(step.tokens))
         self.steps.append(step)
 
-    def show_record(self, record: Recorder) -> None:
+    def show_record(self, record: Record) -> None:
         """Print the time and the texts of the decoder that is done, and the title of the next."""
         if not self.steps:  # it ran in turn with the one before
             for step in record.iterations:

@@ -13,10 +13,10 @@ from speculative.engines import memory
 from speculative.engines.choice import process
 from speculative.loading import networks_of
 from speculative.measure import report
-from speculative.measure.decode import Recorder
 from speculative.measure.document import document
 from speculative.measure.page import ORIGINS, page
 from speculative.measure.run import check_files
+from speculative.measure.turns import Record
 from speculative.options import Options
 from speculative.session import Session, models_of
 from speculative.support.errors import UserError
@@ -57,7 +57,7 @@ def write_packed(o: Options) -> None:
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
-def show_report(session: Session[Options], prompts: list[str], records: list[Recorder]) -> None:
+def show_report(session: Session[Options], prompts: list[str], records: list[Record]) -> None:
     """Print the lines after the blog's, and write the JSON file and the page.
 
     prompts: one for each text. records: of both decoders, or with --only of one.
@@ -97,13 +97,13 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
         print(one_line(f"The next run begins {seconds:.0f} s sooner with --pack: {where}"))
 
 
-def show_legend(speculative: Recorder) -> None:
+def show_legend(speculative: Record) -> None:
     """Print each origin in its colour, and each drafter of which a token was accepted."""
     origins = {*ORIGINS, *(origin for i in speculative.iterations for origin in i.origins)}
     show([("\n", None), *((f"{origin.replace('_', ' ')}  ", origin) for origin in sorted(origins)), ("\n", None)])
 
 
-def show_iterations(session: Session, speculative: Recorder) -> None:
+def show_iterations(session: Session, speculative: Record) -> None:
     """--verbose: print each iteration, with the times of the draft and of the target."""
     rows = []
     for number, i in enumerate(speculative.iterations, start=1):

@@ -9,18 +9,18 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.engines.system import n_cores
-from speculative.measure.decode import Recorder
 from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
 from speculative.measure.report import advice, stand_ins, summary
+from speculative.measure.turns import Record
 from speculative.session import Session
+from speculative.steps import TextStep
 from speculative.support.terminal import without_secrets
-from speculative.texts import TextStep
 
 SCHEMA = 7  # changes if a key is renamed or means something else, not if one is added
 
 
-def document(session: Session, prompts: Sequence[str], records: Sequence[Recorder], **options: Any) -> dict[str, Any]:
+def document(session: Session, prompts: Sequence[str], records: Sequence[Record], **options: Any) -> dict[str, Any]:
     """Return the document of a run. Seconds throughout; None if the run was too short to measure something.
 
     prompts: one for each text. records: of both decoders, or of the speculative one. options: those that differ from
@@ -48,7 +48,7 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Recorde
     }
 
 
-def decoder_document(record: Recorder) -> dict:
+def decoder_document(record: Record) -> dict:
     return {
         "seconds": record.seconds,
         "runs": record.runs,

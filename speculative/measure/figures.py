@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from speculative.costs import costs_by_rows, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
-from speculative.measure.decode import Recorder
 from speculative.measure.predictions import Measured, predict
+from speculative.measure.turns import Record
 
 NOISE = 0.05  # share of a time; smaller differences may be chance
 DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
@@ -22,7 +22,7 @@ COMPARISON = ["speedup", "speedup_without_prefill", "doubt", "t_target", "c", "b
 COMPARISON += ["account_blog", "account_leviathan", "predicted", "window_beta", "withheld"]
 
 
-def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Measured | None = None) -> dict[str, Any]:
+def figures(autoregressive: Record | None, speculative: Record, measured: Measured | None = None) -> dict[str, Any]:
     """Return all figures of a run, ready for JSON. Those that compare the decoders are None if only one has run."""
     known = costs(speculative)
     whole = speculative.seconds
@@ -55,7 +55,7 @@ def figures(autoregressive: Recorder | None, speculative: Recorder, measured: Me
 # ---- The counts ------------------------------------------------------------------------------------------------------
 
 
-def counts(speculative: Recorder) -> dict[str, Any]:
+def counts(speculative: Record) -> dict[str, Any]:
     """Count the drafts, and those that were tested and accepted."""
     iterations = speculative.iterations
     alpha = [a for i in iterations for a in i.alpha]
@@ -108,7 +108,7 @@ class Costs(NamedTuple):
     prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
 
 
-def costs(run: Recorder) -> Costs:
+def costs(run: Record) -> Costs:
     """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
     timed = [i for i in run.iterations if i.seconds]  # of texts that are decoded together, the first one's
     rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in timed if not i.prefill)
@@ -125,7 +125,7 @@ def costs(run: Recorder) -> Costs:
     return Costs(rows, draft, sum(max(0.0, seconds) for seconds in prefill))
 
 
-def account(speculative: Recorder, t_target: float, known: Costs, found: dict) -> dict[str, Any]:
+def account(speculative: Record, t_target: float, known: Costs, found: dict) -> dict[str, Any]:
     """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
     windows = [i.drafted for i in speculative.iterations]
     K = found["mean_K"]

@@ -27,7 +27,7 @@ from speculative.drafters.lookup import prompt_lookup
 from speculative.engines.model import Call
 from speculative.filters import margins, one_hot
 from speculative.lookahead import AutoK
-from speculative.measure.decode import Recorder
+from speculative.measure.turns import Record
 from speculative.sampling import Proposal, speculative_sampling
 from speculative.session import Session
 
@@ -60,7 +60,7 @@ class Measured(NamedTuple):
     t_draft: float  # seconds of a token of the draft model
 
 
-def measure(session: Session, speculative: Recorder) -> Measured | None:
+def measure(session: Session, speculative: Record) -> Measured | None:
     """Measure after a run. None if there can be no predictions: on JAX, and for trees."""
     iterations = speculative.iterations
     if not session.engine.predicts or any(i.tree for i in iterations):
@@ -119,7 +119,7 @@ def chances_by_place(model: Any, x: Sequence[int], sample: Sequence, until: floa
     return [min(1.0, a if chance is None else chance) for chance, a in zip(known, asked, strict=True)], sure
 
 
-def time_windows(session: Session, speculative: Recorder, most: float) -> dict[int, float]:
+def time_windows(session: Session, speculative: Record, most: float) -> dict[int, float]:
     """Time windows of the target a few times, as long as `most` seconds allow -> {rows: seconds, or a part of them}."""
     network = session.models["target"]
     known = {i.drafted + 1 for i in speculative.iterations if not i.prefill}
@@ -139,7 +139,7 @@ def time_windows(session: Session, speculative: Recorder, most: float) -> dict[i
 
 
 def predict(
-    autoregressive: Recorder, speculative: Recorder, prefill: float, costs: dict[int, float], measured: Measured
+    autoregressive: Record, speculative: Record, prefill: float, costs: dict[int, float], measured: Measured
 ) -> dict[str, dict]:
     """{"predicted": {drafter: {K: the speedup that it should bring}}, "window_beta": {K: β}}, for some K up to the
     longest window that was timed, and for "auto"; K is a text, as in JSON.

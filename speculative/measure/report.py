@@ -7,8 +7,8 @@ from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
 from speculative.law import VERDICTS
 from speculative.loading import networks_of
-from speculative.measure.decode import Recorder
 from speculative.measure.figures import NOISE, disturbance
+from speculative.measure.turns import Record
 from speculative.options import FIELDS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
@@ -26,7 +26,7 @@ BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with 
 Row = tuple[str, str, str]  # a figure's name, its value, its formula
 
 
-def summary(session: Session, records: Sequence[Recorder], f: dict) -> list[str]:
+def summary(session: Session, records: Sequence[Record], f: dict) -> list[str]:
     """Return the lines of the ending. records: of both decoders, or of the speculative one alone; f: figures()."""
     texts = [texts_line(session, records), blog_line(session, records)] if len(records) == 2 else []
     lines = [" ".join(filter(None, texts)), speed_line(f)]
@@ -58,7 +58,7 @@ def engine_line(session: Session) -> str:
     return one_line(f"Engine: {session.engine.words()}. {', '.join(models)}.{fast}")
 
 
-def texts_line(session: Session, records: Sequence[Recorder]) -> str:
+def texts_line(session: Session, records: Sequence[Record]) -> str:
     """Say whether the texts are equal, and if not, why."""
     o = session.options
     autoregressive, speculative = (record.tokens for record in records)
@@ -82,7 +82,7 @@ def claim(rule: Rule) -> str:
     return f"The rule {rule.name} {says} to keep the target's distribution. {found}"
 
 
-def blog_line(session: Session, records: Sequence[Recorder]) -> str | None:
+def blog_line(session: Session, records: Sequence[Record]) -> str | None:
     """Say whether the text is the one that the blog printed. None if this is not the blog's run, with its target."""
     o, target = session.options, session.models.spec("target")
     if (target.size, target.dtype, o.temperature) != ("1558M", "float32", 0) or target.hparams != HPARAMS["1558M"]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from speculative.checkpoints.names import model_folder
-from speculative.measure.decode import decode
 from speculative.measure.document import document
 from speculative.measure.page import page
+from speculative.measure.turns import timed_turns
 from speculative.options import checked, whole
 from speculative.session import Session
 from speculative.support.files import check_outputs, write_json, write_text
@@ -100,5 +100,5 @@ def compare(
     repeats = repeats and checked("repeats", whole(1), repeats)
     with working("decoding", 2 * N, "token", quiet=bool(watch)) as bar:
         show = watch or (lambda name, step: bar.update(len(step.tokens)))
-        records = [*decode(session, [prompt], N, repeats=repeats, watch=show)]
+        records = [*timed_turns(session, [prompt], N, repeats=repeats, watch=show)]
     return Run(document(session, [prompt], records, prompt=prompt, n_tokens_to_generate=N))

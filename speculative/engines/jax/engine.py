@@ -9,8 +9,8 @@ from speculative.engines import memory
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, OnJax, on_jax
 from speculative.engines.jax.loop import DeviceDecoder
+from speculative.engines.jax.loops import DeviceLoop
 from speculative.engines.jax.model import cached, compiling, keep_compiled
-from speculative.engines.jax.pair import DeviceLoop
 from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
 from speculative.engines.jax.sharding import make_mesh, place

@@ -1,23 +1,20 @@
-"""Both decoders over the same prompts, timed in turns; the record of each, and in it the tests of its drafts."""
+"""Both decoders over the same prompts, timed in turns, and the record of each."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
+from speculative.explain import explain_step
 from speculative.rules import TOKEN, Rule
-from speculative.sampling import Step
 from speculative.session import DECODERS, Session
-from speculative.texts import TextStep
+from speculative.steps import TextStep
 
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
-N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
 
 @dataclass
-class Recorder:
+class Record:
     """The record of one decoder's texts. Only the decoder's own time is counted."""
 
     name: str = ""  # "autoregressive" or "speculative"
@@ -53,7 +50,7 @@ class Recorder:
             sample[-1] = replace(sample[-1], pieces=[*before, last + i.text])
 
 
-def decode(
+def timed_turns(
     session: Session,
     prompts: Sequence[str],
     N: int,
@@ -61,7 +58,7 @@ def decode(
     watch: Callable = lambda name, step: None,
     with_details: bool = True,
     repeats: int | None = None,
-) -> Iterator[Recorder]:
+) -> Iterator[Record]:
     """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
 
     If the first decode is short, the decoders run in turn, equally often, until the runs took SHORT_SECONDS for each
@@ -72,11 +69,11 @@ def decode(
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.decoders.ready(inputs, N)
-    runs: dict[str, list[Recorder]] = {name: [] for name in names}
+    runs: dict[str, list[Record]] = {name: [] for name in names}
 
     def run(name: str) -> None:
         session.forget()  # so that all decodes begin alike
-        record = Recorder(name, inputs, session.rule)
+        record = Record(name, inputs, session.rule)
         waited = seconds_waited()
         for step in session.texts(name, inputs, N, explain=explain_step if with_details else None):
             record.add(step)
@@ -97,7 +94,7 @@ def decode(
         yield median_run(runs[name])
 
 
-def next_of(runs: dict[str, list[Recorder]], repeats: int | None) -> str | None:
+def next_of(runs: dict[str, list[Record]], repeats: int | None) -> str | None:
     """Return the decoder that runs next; None if all have run as often as the others, and often enough."""
     name = min(runs, key=lambda name: len(runs[name]))
     seconds = sum(record.seconds for records in runs.values() for record in records)
@@ -105,43 +102,9 @@ def next_of(runs: dict[str, list[Recorder]], repeats: int | None) -> str | None:
     return None if enough and len({*map(len, runs.values())}) == 1 else name
 
 
-def median_run(records: Sequence[Recorder]) -> Recorder:
+def median_run(records: Sequence[Record]) -> Record:
     """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
     same = sorted([one for one in records if one.tokens == records[0].tokens], key=lambda one: one.seconds)
     median = same[(len(same) - 1) // 2]
     median.runs = len(same)
     return median
-
-
-# ---- The tests of a step ---------------------------------------------------------------------------------------------
-
-
-def explain_step(step: Step, rule: Rule, u: Sequence[float], n: int) -> dict:
-    """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
-    and the draw of the last token. u: random numbers, of which the last are the rule's. n: the tokens that are shown; a
-    stop text has cut the others."""
-    tests, q = rule.explain(step, u)
-    drafts = [int(token) for token in step.proposal.tokens]
-    tested = []
-    for token, test, p_i, q_i in zip(drafts[:n], tests, step.proposal.p, step.q, strict=False):
-        tested.append({"token": token, **test, "top": likeliest_rows(np.maximum(p_i, q_i), token, p_i, q_i)})
-    if n < len(step.tokens):
-        return {"drafts": drafts, "tested": tested, "own": None}
-    token = int(step.tokens[-1])
-    residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
-    own = {
-        "token": token,
-        "from": "residual" if residual else "q",
-        "u": u[-1],
-        "top": likeliest_rows(q, token, q),
-    }
-    return {"drafts": drafts, "tested": tested, "own": own}
-
-
-def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows
-    """Return the rows [id, its probabilities] of the N_TOP tokens that are the first by this order, without those of
-    probability 0, and of this token."""
-    n = min(N_TOP, len(order))
-    first = np.argpartition(order, -n)[-n:]  # [n]
-    ids = sorted({*first[order[first] > 0].tolist(), token}, key=lambda id: (-order[id], id))
-    return [[id, *(float(f"{column[id]:.4g}") for column in columns)] for id in ids]

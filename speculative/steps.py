@@ -1,0 +1,54 @@
+"""A step of a decoder with its text and its times: what the screen, the page and the figures are made from."""
+
+from dataclasses import dataclass, field
+
+from speculative.sampling import Step
+
+
+@dataclass
+class TextStep:
+    """A Step of the loop, with its text and its times: what one call of the target gave.
+
+    Times are in seconds; of texts that are decoded together, the first has them. A text ends with the token that
+    completes the stop text; the drafts after it count as rejected. An incomplete last character is yielded as one more
+    step, which has no tokens.
+    """
+
+    tokens: list[int]
+    drafted: int = 0
+    accepted: int = 0
+    drafting: float = 0.0  # seconds of Step 1
+    scoring: float = 0.0  # seconds of the target's call
+    seconds: float = 0.0  # in all
+    derived: bool = False  # True if the times are means of a loop on a device
+    calls: list[tuple] = field(default_factory=list)  # (role, seconds after the step began, seconds)
+    draft_prefill: bool = False  # True if the draft model also read the prompt: not counted in t_draft
+    prefill: bool = False  # True if the target also read the prompt: not counted in t_target
+    alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft, in order
+    source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
+    # Of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
+    levels: dict[str, list] = field(default_factory=dict)
+    # Of a tree: "tokens" and "parents" of its nodes, except node 0, the text's last token; "path", the accepted nodes
+    tree: dict | None = None
+    details: dict | None = None  # tests and draws, if they were asked for: see docs/output.md
+    pieces: list[str] = field(default_factory=list)  # text of each token
+    origins: list[str] = field(default_factory=list)  # of each token: see origins_of
+    text_index: int = 0  # index of the text that the step belongs to, if there are several
+    q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def origins_of(step: Step) -> list[str]:
+    """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive".
+
+    A draft that the draft model did not propose is "accepted: " and the name of its drafter.
+    """
+    if not step.drafted:
+        return ["autoregressive"]
+    names = [*step.proposal.source, *["model"] * step.accepted][: step.accepted]
+    accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
+    rejected = step.proposal.children[step.path[-1]]  # none of a leaf
+    return [*accepted, "resampled" if rejected else "bonus"]
