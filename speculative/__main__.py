@@ -5,7 +5,7 @@ import sys
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli.command import run
-from speculative.law import check as check_law
+from speculative.laws import check as check_law
 from speculative.support.errors import guarded
 
 

@@ -17,8 +17,8 @@ from speculative.drafters.model import model_drafter
 from speculative.drafters.user import as_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
-from speculative.law.cases import coarse, generator_of, model_of
-from speculative.law.paths import distance, law_of
+from speculative.laws.cases import coarse, generator_of, model_of
+from speculative.laws.paths import distance, law_of
 from speculative.loading import Models, ModelSpec
 from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling

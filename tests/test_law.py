@@ -17,12 +17,12 @@ from speculative import loading, sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
-from speculative.law import check as check_law
-from speculative.law.cases import CASES
-from speculative.law.causes import BONUS, FROM, LOOP, MISTAKES, REST, TEST, planted
-from speculative.law.forms import decoder_of
-from speculative.law.paths import EXACT, distance, law_of
-from speculative.law.texts import law_of_texts, somebodys_code
+from speculative.laws import check as check_law
+from speculative.laws.cases import CASES
+from speculative.laws.causes import BONUS, FROM, LOOP, MISTAKES, REST, TEST, planted
+from speculative.laws.forms import decoder_of
+from speculative.laws.paths import EXACT, distance, law_of
+from speculative.laws.texts import law_of_texts, somebodys_code
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
-from speculative.law import VERDICTS
 from speculative.loading import networks_of
 from speculative.measure.figures import NOISE, disturbance
 from speculative.measure.turns import Record
@@ -76,7 +75,7 @@ def texts_line(session: Session, records: Sequence[Record]) -> str:
 
 def claim(rule: Rule) -> str:
     """Say whether a user's rule claims to be lossless, and what the law of it is, if that was asked."""
-    verdict = VERDICTS.get(rule.accept.__wrapped__)  # type: ignore[attr-defined]  # the function
+    verdict = getattr(rule.accept.__wrapped__, "verdict", None)  # type: ignore[attr-defined]  # the function's
     found = verdict.words.splitlines()[0] if verdict else f"speculative.law({rule.name}) tells if it does."
     says = "claims" if rule.lossless else "does not claim"
     return f"The rule {rule.name} {says} to keep the target's distribution. {found}"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.law.cases import Case
-from speculative.law.paths import Walk, law_of
-from speculative.law.traced import LIBRARIES, NoDistribution, TracedRandom, everywhere
-from speculative.law.unknown import MOST
+from speculative.laws.cases import Case
+from speculative.laws.paths import Walk, law_of
+from speculative.laws.traced import LIBRARIES, NoDistribution, TracedRandom, everywhere
+from speculative.laws.unknown import MOST
 from speculative.rules import NOT_IDS
 from speculative.rules import ids_of as whole_numbers
 from speculative.support.errors import UserError, first_line

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from speculative.law.cases import CASES, SMALLEST, Case
-from speculative.law.causes import cause_of
-from speculative.law.forms import FORMS, decoder_of
-from speculative.law.paths import EXACT, distance
-from speculative.law.texts import errors_as_lines, law_of_texts, somebodys_code
-from speculative.law.unknown import MOST
+from speculative.laws.cases import CASES, SMALLEST, Case
+from speculative.laws.causes import cause_of
+from speculative.laws.forms import FORMS, decoder_of
+from speculative.laws.paths import EXACT, distance
+from speculative.laws.texts import errors_as_lines, law_of_texts, somebodys_code
+from speculative.laws.unknown import MOST
 from speculative.support.errors import UserError
 
 
@@ -36,6 +36,14 @@ class Verdict(NamedTuple):
     cause: str | None
     covered: str  # the cases that were tried
     words: str  # as the command prints them
+
+
+def law(function: Callable) -> Verdict:
+    """Return the Verdict on a function, which keeps it as its attribute `verdict`. Raises UserError, as check_law."""
+    verdict = check_law(function)
+    with contextlib.suppress(AttributeError):  # a method has no attributes
+        function.verdict = verdict  # type: ignore[attr-defined]
+    return verdict
 
 
 def check_law(function: Callable) -> Verdict:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.law.cases import Case
-from speculative.law.forms import decoder_of
-from speculative.law.paths import EXACT, distance
-from speculative.law.texts import law_of_texts
+from speculative.laws.cases import Case
+from speculative.laws.forms import decoder_of
+from speculative.laws.paths import EXACT, distance
+from speculative.laws.texts import law_of_texts
 from speculative.support.errors import UserError
 
 MOST_CASES = 3  # of the wrong ones of a line of CASES, and of its others, in which a mistake must have the same law

@@ -9,8 +9,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from speculative.law.traced import TracedRandom
-from speculative.law.unknown import MOST, Uniform
+from speculative.laws.traced import TracedRandom
+from speculative.laws.unknown import MOST, Uniform
 from speculative.support.errors import UserError
 
 EXACT = 1e-6  # the distance of two laws that differ by rounding in float32

@@ -10,8 +10,8 @@ from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.model import model_drafter
 from speculative.drafters.user import as_drafter
 from speculative.filters import GREEDY
-from speculative.law.texts import ids_of
-from speculative.law.traced import NoDistribution
+from speculative.laws.texts import ids_of
+from speculative.laws.traced import NoDistribution
 from speculative.sampling import sample, speculative_sampling
 from speculative.support.errors import UserError, first_line
 

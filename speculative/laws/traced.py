@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from speculative.law.unknown import MATH, Float, Numbers, UnknownNumber
+from speculative.laws.unknown import MATH, Float, Numbers, UnknownNumber
 from speculative.support.errors import UserError
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
