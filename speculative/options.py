@@ -16,6 +16,7 @@ from typing import Any
 
 from speculative.checkpoints.names import model, path
 from speculative.support.errors import UserError, did_you_mean
+from speculative.support.synonyms import unknown_option
 
 LARGEST = 2**63 - 1  # whole number that all libraries take
 
@@ -118,10 +119,11 @@ share = check_number(f"a number above 0 and at most 1{OFF}", lambda value: 0 < v
 # ---- The options -----------------------------------------------------------------------------------------------------
 
 
-def option(default: Any, check: Callable[[Any], Any], help: str, **more: Any) -> Any:
-    """A field of Options. more: group (a heading of --help; rare options are under "More", in --help all), short (a
-    letter that stands for the name), live (whether a session can change it while its models stay loaded)."""
-    return field(default=default, metadata={"check": check, "help": help, **more})
+def option(default: Any, check: Callable[[Any], Any], help: str, takes: str = "", **more: Any) -> Any:
+    """A field of Options. takes: the form of its value in --help, "" for a switch, which has none. more: group (a
+    heading of --help; rare options are under "More", in --help all), short (a letter that stands for the name), live
+    (whether a session can change it while its models stay loaded)."""
+    return field(default=default, metadata={"check": check, "help": help, "takes": takes, **more})
 
 
 BLOG, TEXT, LAW = "The blog's run, which is the default", "The text", "The distribution"
@@ -134,52 +136,52 @@ DRAFT, ENGINE, SHOWN = "The drafter", "The engine", "What is shown"
 class ModelOptions:
     """The options about models and decoding: those that load_pair takes."""
 
-    draft_model_size: str = option("124M", model, "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the Hugging Face hub", group=BLOG)
-    target_model_size: str = option("1558M", model, "target model, named in the same way", group=BLOG)
-    models_dir: str = option("models", path, "folder of the models; missing ones are downloaded to it", group=BLOG)
-    n_tokens_to_generate: int = option(40, whole(1), "how many tokens to add to the prompt (N)", group=BLOG, short="n", live=True)
-    K: int | str | tuple = option(4, lookahead, "lookahead: tokens drafted at a time; auto: chosen by measured acceptance and cost", group=BLOG, short="K", live=True)
-    temperature: float = option(0.0, not_negative, "0 is greedy; 1 is the target's own distribution", group=BLOG, short="t", live=True)
-    seed: int = option(123, whole(0), "random seed, the same for both decoders", group=BLOG, short="s", live=True)
+    draft_model_size: str = option("124M", model, "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the Hugging Face hub", takes="MODEL", group=BLOG)
+    target_model_size: str = option("1558M", model, "target model, named in the same way", takes="MODEL", group=BLOG)
+    models_dir: str = option("models", path, "folder of the models; missing ones are downloaded to it", takes="FOLDER", group=BLOG)
+    n_tokens_to_generate: int = option(40, whole(1), "how many tokens to add to the prompt (N)", takes="N", group=BLOG, short="n", live=True)
+    K: int | str | tuple = option(4, lookahead, "lookahead: tokens drafted at a time; auto: chosen by measured acceptance and cost", takes="N|auto", group=BLOG, short="K", live=True)
+    temperature: float = option(0.0, not_negative, "0 is greedy; 1 is the target's own distribution", takes="X", group=BLOG, short="t", live=True)
+    seed: int = option(123, whole(0), "random seed, the same for both decoders", takes="N", group=BLOG, short="s", live=True)
     demo: bool = option(False, switch, "decode with the bundled pair of tiny models, offline", group=TEXT)
-    stop: str | tuple[str, ...] | None = option(None, stops, "end before this text, which may be <|endoftext|>; more than once: before the first", group=TEXT, live=True)
+    stop: str | tuple[str, ...] | None = option(None, stops, "end before this text, which may be <|endoftext|>; more than once: before the first", takes="TEXT", group=TEXT, live=True)
     special: bool = option(False, switch, "read <|endoftext|> in a prompt as the token, not as plain text; a model with a tokenizer.json always does", group=TEXT, live=True)
-    top_k: int | None = option(None, whole(1, more=OFF), "keep the k likeliest tokens", group=LAW, live=True)
-    top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
-    min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
-    eta: float | None = option(None, share, "keep the tokens above min(eta, √eta e^-entropy): fewer where the next token is clear", group=LAW, live=True)
-    accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", group=LAW, live=True)
-    drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a", group=DRAFT, live=True)
+    top_k: int | None = option(None, whole(1, more=OFF), "keep the k likeliest tokens", takes="N", group=LAW, live=True)
+    top_p: float | None = option(None, share, "nucleus: keep the fewest tokens whose probabilities sum to at least this", takes="X", group=LAW, live=True)
+    min_p: float | None = option(None, share, "keep the tokens with at least this share of the largest probability", takes="X", group=LAW, live=True)
+    eta: float | None = option(None, share, "keep the tokens above min(eta, √eta e^-entropy): fewer where the next token is clear", takes="X", group=LAW, live=True)
+    accept: str = option("token", text, "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not lossless", takes="RULE", group=LAW, live=True)
+    drafter: str = option("model", text, "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a", takes="NAME", group=DRAFT, live=True)
     fast: bool = option(False, switch, "look-ups and the draft model draft for an int8 copy of the target, and K chooses itself; lossless, best in long texts", group=BLOG, live=True)
-    draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", live=True)
-    tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
-    ngram_text: str | None = option(None, path, "text file whose n-grams the ngram drafter counts")
-    dtype: str = option("float32", one_of(*FORMATS), "weights of the target: float32 (4 bytes), float16 and bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
-    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax")
-    threads: int | None = option(None, whole(1), "most threads that the C engine uses [one for each core]")
-    source: str = option("openai", text, "where to download missing models: openai, huggingface, or the URL of a mirror")
-    engine: str = option("c", one_of("c", "numpy", "jax", "auto"), "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator", group=ENGINE)
-    mesh: int = option(1, whole(1), "with jax: split the models over this many devices")
-    data_parallel: int = option(1, whole(1), "with jax: copies of the models, each with a share of --batch")
-    batch: int = option(1, whole(1, 4096), "with jax: decode this many prompts of --prompt_file at a time")
+    draft_temperature: float | None = option(None, not_negative, "temperature of the drafter alone; the output stays lossless", takes="X", live=True)
+    tree: tuple[int, ...] | None = option(None, widths, "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", takes="N,N,...", live=True)
+    ngram_text: str | None = option(None, path, "text file whose n-grams the ngram drafter counts", takes="FILE")
+    dtype: str = option("float32", one_of(*FORMATS), "weights of the target: float32 (4 bytes), float16 and bfloat16 (2), int8 (1), int4 (9/16)", takes="FORMAT", group=ENGINE)
+    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax", takes="FORMAT|auto")
+    threads: int | None = option(None, whole(1), "most threads that the C engine uses [one for each core]", takes="N")
+    source: str = option("openai", text, "where to download missing models: openai, huggingface, or the URL of a mirror", takes="NAME|URL")
+    engine: str = option("c", one_of("c", "numpy", "jax", "auto"), "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator", takes="c|numpy|jax|auto", group=ENGINE)
+    mesh: int = option(1, whole(1), "with jax: split the models over this many devices", takes="N")
+    data_parallel: int = option(1, whole(1), "with jax: copies of the models, each with a share of --batch", takes="N")
+    batch: int = option(1, whole(1, 4096), "with jax: decode this many prompts of --prompt_file at a time", takes="N")
 
 
 @dataclass(frozen=True)
 class Options(ModelOptions):
     """All options, with the blog's names and defaults."""
 
-    prompt: str = option("Alan Turing theorized that computers would one day become", text, 'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
-    prompt_file: str | None = option(None, path, "read the prompt from a file, including its last newline; - is standard input", group=TEXT)
-    n_samples: int = option(1, whole(1), "decode this many times, each time with another seed", live=True)
-    only: str | None = option(None, one_of("autoregressive", "speculative"), "run one decoder only: autoregressive or speculative", live=True)
+    prompt: str = option("Alan Turing theorized that computers would one day become", text, 'the text to continue; "" starts from <|endoftext|>', takes="TEXT", group=BLOG, short="p")
+    prompt_file: str | None = option(None, path, "read the prompt from a file, including its last newline; - is standard input", takes="FILE", group=TEXT)
+    n_samples: int = option(1, whole(1), "decode this many times, each time with another seed", takes="N", group=TEXT, live=True)
+    only: str | None = option(None, one_of("autoregressive", "speculative"), "run one decoder only: autoregressive or speculative", takes="autoregressive|speculative", group=SHOWN, live=True)
     quiet: bool = option(False, switch, "print only the blog's lines", group=SHOWN, live=True)
     verbose: bool = option(False, switch, "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
-    stream: bool = option(False, switch, "print the text as it is decoded", live=True)
-    json: str | None = option(None, path, "write the run to this file, as JSON; - is standard output", group=SHOWN)
-    html: str | None = option(None, path, "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
+    stream: bool = option(False, switch, "print the text as it is decoded, as at a terminal", group=SHOWN, live=True)
+    json: str | None = option(None, path, "write the run to this file, as JSON; - is standard output", takes="FILE", group=SHOWN)
+    html: str | None = option(None, path, "write the run to this file as a page that replays it; - is standard output", takes="FILE", group=SHOWN)
     verify: bool = option(False, switch, "instead of the run, check that the output has the target's distribution", group=SHOWN)
     interactive: bool = option(False, switch, "load the models once, and decode each line that is typed", group=SHOWN)
-    serve: int | None = option(None, port, "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN)
+    serve: int | None = option(None, port, "serve the workbench to this machine's browser, at this port [8000]", takes="[PORT]", group=SHOWN)
     pack: bool = option(False, switch, "write the packed weights to the disk, and end; later runs begin sooner")
 # fmt: on
 
@@ -253,7 +255,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in names:
-            raise UserError(f"unknown option --{name:.80}{did_you_mean(name, names) or '; see --help'}")
+            raise unknown_option(f"--{name}", names)
         f = FIELDS[name]
         if base and not f.metadata.get("live"):
             raise UserError(f"--{name} cannot change while models are loaded: start again with it")
@@ -277,16 +279,3 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
             if name in values and values[name] not in (None, FIELDS[name].default) and useless(o):
                 raise UserError(f"--{name} has no effect here: {reason}")
     return o
-
-
-def help_text(everything: bool = False) -> str:
-    """--help: the options in groups, with their defaults; with everything, the rare ones too."""
-    short = ", ".join(f"-{letter}" for letter in SHORT)
-    lines = [f"{short} are short for {', '.join(f'--{name}' for name in SHORT.values())}"]
-    for group in [BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN] + ["More"] * everything:
-        lines += ["", group]
-        for name, f in FIELDS.items():
-            if f.metadata.get("group", "More") == group:
-                default = "" if f.default is None or f.default is False else f" [{as_typed(name, f.default)}]"
-                lines.append(f"  --{name:21} {f.metadata['help']}{default}")
-    return "\n".join([*lines, *([] if everything else ["", "--help all shows the rest."])])

@@ -1,30 +1,20 @@
 """load_pair: a session from Python. An error in its options names them as Python does."""
 
-import contextlib
 import inspect
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ParamSpec
 
 from speculative.engines.choice import choose
 from speculative.measure.run import compare
 from speculative.options import ModelOptions, make_options
 from speculative.session import NO_FUNCTIONS, Session, name_functions
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, naming_options
 
 P = ParamSpec("P")
 SIGNATURE = inspect.signature(ModelOptions)
-
-
-@contextlib.contextmanager
-def in_python() -> Iterator[None]:
-    """Errors name an option as Python does: K, not --K."""
-    try:
-        yield
-    except UserError as error:
-        command = r"(python (?:-m|main\.py) [^,;:]*)"  # stays as it is typed
-        raise UserError(re.sub(command + "|--([A-Za-z_]+)", lambda found: found[1] or found[2], str(error))) from None
+in_python = partial(naming_options, "")  # errors name an option as K, not --K
 
 
 class Pair(Session[ModelOptions]):

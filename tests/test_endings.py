@@ -73,7 +73,7 @@ def test_ctrl_c_shows_the_text_so_far(words, pair_words):
 
 
 @pytest.mark.parametrize("run", ["run_path('main.py'", "run_module('speculative', alter_sys=True"])
-@pytest.mark.parametrize("module", ["speculative.cli.command", "numpy", "speculative.session", "fire"])
+@pytest.mark.parametrize("module", ["speculative.cli.command", "numpy", "speculative.session"])
 def test_ctrl_c_during_the_imports_is_one_line(module, run):
     code = f"""
 import os, runpy, signal, sys

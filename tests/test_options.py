@@ -11,7 +11,8 @@ from tiny import refusal
 
 from speculative import load_pair
 from speculative.cli.command import parse, run
-from speculative.cli.interactive import changes
+from speculative.cli.help import help_text
+from speculative.cli.interactive import read_changes
 from speculative.cli.workbench import READ
 from speculative.filters import Filters
 from speculative.options import (
@@ -22,7 +23,6 @@ from speculative.options import (
     ModelOptions,
     Options,
     as_typed,
-    help_text,
 )
 
 
@@ -56,8 +56,8 @@ def test_every_option_has_a_help_a_check_and_a_default_that_passes_it(name):
         assert f.metadata["check"](f.default) == f.default
         assert f.metadata["check"](str(f.default)) == f.default
     value_for(name)
-    assert re.search(rf"^  --{name} +\S", help_text(True), re.MULTILINE)
-    assert f"--{name} " in help_text() or "group" not in f.metadata
+    assert re.search(rf"^  (-\w, )?--{name}\b", help_text(True), re.MULTILINE)
+    assert re.search(rf"--{name}\b", help_text()) or "group" not in f.metadata
 
 
 def test_python_shows_every_option_with_its_type_and_default():
@@ -74,7 +74,7 @@ def test_python_shows_every_option_with_its_type_and_default():
 
 @pytest.mark.parametrize("value", ["", "3.10", "a,b", "[1,2]", "None", "1e3", "'a'", '"', " ", "é\n\t", "# a", "-"])
 def test_a_text_stays_as_it_was_typed(value):
-    """fire would turn most of these into something else."""
+    """A parser that guesses types would turn most of these into something else."""
     assert typed([f"--prompt={value}"]).prompt == value
     if value != "-":
         assert typed(["--prompt", value]).prompt == value
@@ -85,6 +85,14 @@ def test_a_text_stays_as_it_was_typed(value):
     [
         ("", {}),  # the blog's defaults, which are in golden/help.txt
         ("-K 8 -s=5 -t .5 -n 3", {"K": 8, "seed": 5, "temperature": 0.5, "n_tokens_to_generate": 3}),
+        (
+            "-n5 -K8/2 -t.5 --drafter=model/ngram",
+            {"n_tokens_to_generate": 5, "K": (8, 2), "temperature": 0.5, "drafter": "model/ngram"},
+        ),
+        (["It was a dark night", "-K", "2"], {"prompt": "It was a dark night", "K": 2}),  # as picoGPT has it
+        ([""], {"prompt": ""}),
+        ("Hello", {"prompt": "Hello"}),
+        ("--quiet True --demo=False", {"quiet": True}),
         ("--n-samples 3 --quiet --K 7", {"n_samples": 3, "quiet": True, "K": 7}),
         ("--serve", {"serve": 8000}),
         ("--serve 9000 --temperature 1.", {"serve": 9000, "temperature": 1.0}),
@@ -113,12 +121,12 @@ def test_words_become_options(line, expected, monkeypatch):
 def test_stop_texts_are_typed_as_they_are_shown(texts):
     """Each session shows them in one line."""
     assert READ["stop"](as_typed("stop", texts)) == texts
-    assert changes(f"/K 2 /stop {as_typed('stop', texts)}")["stop"] == texts
+    assert read_changes(f"/K 2 /stop {as_typed('stop', texts)}")["stop"] == texts
 
 
 def test_a_line_of_a_session_changes_several_options():
-    assert changes("/quiet /K 4 /stop /seed") == {"quiet": None, "K": "4", "stop": None, "seed": None}
-    assert changes("/stop /a /stop=/K /seed=5") == {"stop": ["/a", "/K"], "seed": "5"}
+    assert read_changes("/quiet /K 4 /stop /seed") == {"quiet": None, "K": "4", "stop": None, "seed": None}
+    assert read_changes("/stop /a /stop=/K /seed=5") == {"stop": ["/a", "/K"], "seed": "5"}
 
 
 # ---- Together --------------------------------------------------------------------------------------------------------

@@ -29,7 +29,9 @@ FROM_OTHER = "bright_green"  # accepted from another drafter
 
 
 class Screen(AbstractContextManager):
-    """The blog's lines of each decoder: its title, a bar or with --stream the text, the time, and the text.
+    """The blog's lines of each decoder: its title, a bar, the time and the text.
+
+    At a terminal, and with --stream, the text takes the place of the bar and comes before the time.
 
     If a short decode is repeated, the steps of both decoders arrive in turn. Only those of the decoder whose title is
     on the screen are shown.
@@ -39,7 +41,7 @@ class Screen(AbstractContextManager):
         """names: the decoders, in their order. prompts: one for each text."""
         self.names = list(names)
         self.prompts = prompts
-        self.stream = o.stream
+        self.stream = o.stream or (sys.stdout.isatty() and not o.quiet and o.batch == 1)
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
         self.steps: list[TextStep] | None = None  # shown steps of this decoder; None before its bar and after its text
 

@@ -1,16 +1,18 @@
 """--interactive: models are loaded once, and each line is a prompt. A line that begins with / changes options."""
 
-import contextlib
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
 
-from speculative.cli.command import WITHOUT_VALUE
-from speculative.options import FIELDS, SHORT, as_typed, without_escapes
+from speculative.cli.help import COMMANDS, in_words, session_help
+from speculative.cli.line_editor import editing
+from speculative.cli.words import WITHOUT_VALUE, Given
+from speculative.options import FIELDS, SHORT, without_escapes
 from speculative.session import Session
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, naming_options
 from speculative.support.terminal import one_line
+
+WELCOME = "\nEach line is a prompt. /help lists what can change; Ctrl-C ends a decode, Ctrl-D the session."
 
 
 def interact(session: Session, decode: Callable) -> None:
@@ -20,62 +22,79 @@ def interact(session: Session, decode: Callable) -> None:
     """
     # Bytes that are not UTF-8 are refused with the prompt.
     sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
-    typed = sys.stdin.isatty()
-    if typed:
-        with contextlib.suppress(ImportError):  # it is not on every system
-            import readline  # noqa: F401
-        print("\nEach line is a prompt. /help lists what can change; Ctrl-C ends a decode, Ctrl-D the session.")
-    while True:
+    if sys.stdin.isatty():
+        print(WELCOME)
+        with editing():
+            talk(session, decode)
+    else:
+        while session := next_session(session, decode, ""):
+            pass
+
+
+def talk(session: Session | None, decode: Callable) -> None:
+    """Answer the lines that are typed at a terminal, until the session is ended."""
+    while session:
         try:
-            session = answer(input("\n> " if typed else ""), session, decode)
-        except EOFError:
-            return
-        except (UserError, KeyboardInterrupt) as error:
-            if not typed:
-                raise
-            said = f"error: {error}" if isinstance(error, UserError) else ""  # after ^C a line break is enough
-            print(said, file=sys.stderr)
+            session = next_session(session, decode, "\n> ")
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)  # after ^C
 
 
-def answer(line: str, session: Session, decode: Callable) -> Session:
-    """Decode a prompt, or change options -> the session that answers the next line. Raises UserError, and EOFError
-    after /quit."""
+def next_session(session: Session, decode: Callable, sign: str) -> Session | None:
+    """Read a line and answer it -> the session that answers the next one, or None. Raises UserError."""
+    try:
+        line = input(sign)
+    except EOFError:
+        return None
+    with naming_options("/"):
+        return answer(line, session, decode)
+
+
+def answer(line: str, session: Session, decode: Callable) -> Session | None:
+    """Decode a prompt, change options or run a command -> the next session, None after /quit. Raises UserError."""
     line = line.removeprefix("\ufeff").removesuffix("\r")  # of a pipe on Windows
-    flag = re.match(r"--?(\w+)(\s|=|$)", line)
-    if flag and flag[1] in {*FIELDS, *SHORT}:
-        raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
-    if not line.startswith("/") or line.startswith("//"):
-        if line.strip():
-            decode(session, [without_escapes(line.removeprefix("/"))] * session.options.n_samples)
+    command = COMMANDS.get(line.strip())
+    if command == "quit":
+        return None
+    if command == "help":
+        print(session_help(session.options))
         return session
-    given = changes(line)
-    if {"quit", "exit"} & {*given}:
-        raise EOFError
-    o = session.options
-    if not given or "help" in given:
-        print("/NAME VALUE changes an option; /NAME alone switches it or sets its default. /quit ends the session.")
-        print(r"In a prompt \n is a newline, \t a tab, \\n the characters \n; // begins a prompt with a slash.")
-        for name, f in FIELDS.items():
-            if f.metadata.get("live"):
-                print(f"  /{name:21} {f.metadata['help']} [{as_typed(name, getattr(o, name))}]")
-        return session
-    given |= {name: not getattr(o, name) for name in WITHOUT_VALUE & {*given} if given[name] is None}
-    session = session.changed(**given)
-    for name in given:
-        print(one_line(f"{name} = {as_typed(name, getattr(session.options, name))}"))
+    if line.startswith("/") and not line.startswith("//"):
+        return change(session, read_changes(line))
+    check_prompt(line)
+    if line.strip():
+        decode(session, [without_escapes(line.removeprefix("/"))] * session.options.n_samples)
     return session
 
 
-def changes(line: str) -> dict[str, Any]:
-    """ "/K 8/4 /stop a b /stop c /seed" -> {"K": "8/4", "stop": ["a b", "c"], "seed": None}"""
+def check_prompt(line: str) -> None:
+    """Raise UserError if a line seems to be options instead of a prompt."""
+    flag = re.match(r"--?(\w+)(\s|=|$)", line)
+    if flag and flag[1] in {*FIELDS, *SHORT}:
+        raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
+
+
+def change(session: Session, given: Given) -> Session:
+    """Change options, and print what they are now. A switch without a value is switched. Raises UserError."""
+    options = {name: value if value else switched(session, name) for name, value in given.items()}
+    session = session.changed(**options)
+    for name in given:
+        print(one_line(f"{name} = {in_words(name, getattr(session.options, name))}"))
+    return session
+
+
+def switched(session: Session, name: str) -> bool | None:
+    """Return the other value of a switch; None, the default, for another option."""
+    return not getattr(session.options, name) if name in WITHOUT_VALUE else None
+
+
+def read_changes(line: str) -> Given:
+    """ "/K 8/4 /stop a b /stop c /seed" -> {"K": "8/4", "stop": ["a b", "c"], "seed": None}. Raises UserError."""
     another = rf"/(?:{'|'.join(FIELDS)})(?:[\s=]|$)"  # in "/quiet /K 4" no value follows /quiet
     _, *parts = re.split(rf"(?:^|\s)/([^\s=]+)(?:=|\s(?!{another}))?", line)
-    given: dict[str, Any] = {}
+    given = Given()
     for name, value in zip(parts[::2], parts[1::2], strict=True):
-        if name == "stop" and value:
-            given[name] = [*given.get(name, []), without_escapes(value)]
-        elif name in given:
-            raise UserError(f"--{name} is given twice, and takes one value: give it once")
-        else:
-            given[name] = value or None
+        given.add(name, value or None)
     return given

@@ -22,12 +22,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from speculative import drafters
+from speculative.cli.values import VALUES
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings
 from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
 from speculative.options import FIELDS, STOP, as_typed, without_escapes
 from speculative.session import DECODERS, Session
+from speculative.steps import TextStep
 from speculative.support.errors import UserError
 
 WEB = Path(__file__).parent / "web"
@@ -45,11 +46,7 @@ LABELS = {  # of the options that the form has; none of them names a file
     "eta": "eta",
     "stop": "Stop text",
 }
-CHOICES = {
-    "drafter": [*drafters.DRAFTERS, "prompt_lookup+model", "model/ngram", "model/prompt_lookup", "int8/model"],
-    "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
-    "fast": ["off", "on"],
-}
+CHOICES = {"drafter": VALUES["drafter"], "accept": VALUES["accept"], "fast": ["off", "on"]}
 NAMES = ("prompt", *LABELS)  # of the texts in a request
 SWITCH = {"off": False, "on": True}
 READ = {  # from the text of a field, as as_typed writes it, to an option
@@ -100,28 +97,51 @@ class Workbench:
 
     def decode(self, values: dict[str, str], told: deque, stopped: threading.Event) -> None:
         """Decode in a thread; told receives the events."""
-
-        seconds = dict.fromkeys(DECODERS, 0.0)  # of each decoder so far
-
-        def watch(name, step):
-            if stopped.is_set():
-                raise UserError("stopped")  # which nobody reads: the page that asked for this decode is gone
-            # The rest of a character has no origin: the run shows it when it is done.
-            tokens = [[text, *origin.split(": ")] for text, origin in zip(step.pieces, step.origins, strict=False)]
-            seconds[name] += step.seconds or 0.0
-            told.append(("step", [name, tokens, step.drafting, step.scoring, seconds[name]]))
-
+        watcher = Watcher(told, stopped)
         try:
-            typed_in = {name: text for name, text in values.items() if name in LABELS}
-            options = {name: READ.get(name, str)(text) if text else None for name, text in typed_in.items()}
-            session = self.session.changed(**options)
-            run = compare(session, values["prompt"], session.options.n_tokens_to_generate, watch=watch)
-            number = max(self.runs, default=0) + 1
-            self.runs[number] = run
-            self.runs.pop(number - MOST_RUNS, None)
-            told.append(("done", summary(number, run.document)))
+            session = self.session.changed(**options_of(values))
+            N = session.options.n_tokens_to_generate
+            run = compare(session, values["prompt"], N, watch=watcher.step)
+            told.append(("done", summary(self.keep(run), run.document)))
+        except UserError as error:
+            told.append(("error", str(error)))
         except Exception as error:
-            told.append(("error", str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"))
+            told.append(("error", f"{type(error).__name__}: {error}"))
+
+    def keep(self, run: Run) -> int:
+        """Keep a run in the place of the oldest, and return its number."""
+        number = max(self.runs, default=0) + 1
+        self.runs[number] = run
+        self.runs.pop(number - MOST_RUNS, None)
+        return number
+
+
+class Watcher:
+    """Tells the page each step of a decode, until the page is gone."""
+
+    def __init__(self, told: deque, stopped: threading.Event):
+        self.told = told
+        self.stopped = stopped
+        self.seconds = dict.fromkeys(DECODERS, 0.0)  # of each decoder so far
+
+    def step(self, name: str, step: TextStep) -> None:
+        if self.stopped.is_set():
+            raise UserError("stopped")  # which nobody reads: the page that asked for this decode is gone
+        tokens = []
+        # The rest of a character has no origin: the run shows it when it is done.
+        for text, origin in zip(step.pieces, step.origins, strict=False):
+            tokens.append([text, *origin.split(": ")])
+        self.seconds[name] += step.seconds
+        self.told.append(("step", [name, tokens, step.drafting, step.scoring, self.seconds[name]]))
+
+
+def options_of(values: dict[str, str]) -> dict[str, Any]:
+    """The texts of a form's fields -> options; an empty field is the default."""
+    options: dict[str, Any] = {}
+    for name in LABELS.keys() & values:
+        text = values[name]
+        options[name] = READ.get(name, str)(text) if text else None
+    return options
 
 
 def event(kind: str, value: Any) -> str:

@@ -1,11 +1,13 @@
 """Errors that a user sees as one line, and the guard that every command runs in."""
 
+import contextlib
 import ctypes
 import difflib
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from speculative.support.terminal import one_line, without_secrets
 
@@ -18,6 +20,18 @@ class UserError(Exception):
 
     def __init__(self, message: str):
         super().__init__(one_line(without_secrets(message)))
+
+
+@contextlib.contextmanager
+def naming_options(prefix: str) -> Iterator[None]:
+    """Errors in the body of the `with` name an option with this prefix instead of --: "/" in a session, "" in Python. A
+    command line in them stays as it is typed."""
+    try:
+        yield
+    except UserError as error:
+        command = r"(python (?:-m|main\.py) [^,;:]*)"
+        message = re.sub(rf"{command}|--([A-Za-z_]+)", lambda match: match[1] or prefix + match[2], str(error))
+        raise UserError(message) from None
 
 
 def first_line(error: BaseException) -> str:

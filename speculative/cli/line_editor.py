@@ -1,0 +1,70 @@
+"""The line editor of a session at a terminal: Tab completes, and earlier lines come back, also those of the last
+session."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from speculative.cli.help import COMMANDS
+from speculative.cli.values import VALUES
+from speculative.options import FIELDS
+from speculative.support.files import cache_home
+
+MOST_LINES = 1000  # of the history
+
+
+@contextlib.contextmanager
+def editing() -> Iterator[None]:
+    """Read lines with Tab and a history while the body of the `with` runs. Without readline, as on Windows, without."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    words: list[str] = []  # the completions of the word that is being typed
+
+    def complete(word: str, number: int) -> str | None:
+        if number == 0:
+            words[:] = completions(readline.get_line_buffer()[: readline.get_begidx()], word)
+        return words[number] if number < len(words) else None
+
+    readline.set_completer_delims(" =")
+    readline.set_completer(complete)
+    is_libedit = "libedit" in (readline.__doc__ or "")  # of macOS
+    readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
+    with remembered(history_file(), readline):
+        yield
+
+
+def completions(before: str, word: str) -> Sequence[str]:
+    """Return what a word can become. before: the line up to it."""
+    option = before.split()[-1:] or [""]
+    if word.startswith("/"):
+        names = [f"/{name}" for name, f in FIELDS.items() if f.metadata.get("live")]
+        known = [*names, *(command for command in COMMANDS if command.startswith("/"))]
+    else:
+        known = VALUES.get(option[0].removeprefix("/"), []) if option[0].startswith("/") else []
+    return [f"{name} " for name in known if name.startswith(word)]
+
+
+def history_file() -> Path | None:
+    """Return the file of earlier lines; None if HISTFILE is empty, which turns a shell's history off, too."""
+    return None if os.environ.get("HISTFILE") == "" else cache_home() / "session_history"
+
+
+@contextlib.contextmanager
+def remembered(file: Path | None, readline) -> Iterator[None]:
+    """Read the history before the body of the `with` and write it after. Without a file that can be read or written,
+    there is none."""
+    readline.set_history_length(MOST_LINES)
+    with contextlib.suppress(OSError):
+        if file:
+            readline.read_history_file(file)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                readline.write_history_file(file)

@@ -1,0 +1,117 @@
+"""The words that were typed, and what they give: {option: the text of its value}. options.py makes options of it."""
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from speculative.options import FIELDS, SHORT, switch, without_escapes
+from speculative.support.errors import UserError
+from speculative.support.synonyms import OPTIONS, unknown_option
+
+SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
+WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # an editor puts them in the place of - and --
+QUESTIONS = ("help", "version")  # flags that are not options of a run
+TEXTS = {"prompt": "prompt", "stop": "stop text"}  # options whose value is a text -> what it is called
+LONG = {*FIELDS, *" ".join(OPTIONS.values()).split()} - {*SHORT}  # names of an option, not of its letter
+
+
+class Given(dict[str, "str | list[str] | None"]):
+    """{option: the text that was typed, None without a value}. A stop text may be given more than once."""
+
+    def add(self, name: str, value: str | None) -> None:
+        """Add an option. Raises UserError if it is given twice."""
+        if name == "stop" and value:
+            self[name] = [*(self.get(name) or []), without_escapes(value)]
+        elif name in self:
+            raise UserError(f"--{name} is given twice, and takes one value: give it once")
+        else:
+            self[name] = value
+
+
+class Flag(NamedTuple):
+    """A word that names an option."""
+
+    name: str
+    value: str | None  # that stands in the same word
+
+
+def read_words(words: Sequence[str]) -> Given:
+    """Return the options of a command line. A first word that names none is the prompt. Raises UserError."""
+    given = Given()
+    rest = deque(words)
+    last = Flag("prompt", None)
+    if rest and not is_flag(rest[0]):
+        last = Flag("prompt", first_word(rest))
+        given.add(*last)
+    while rest:
+        if not is_flag(rest[0]):
+            raise cut_text(last, rest)
+        last = read_flag(rest)
+        given.add(*last)
+    return given
+
+
+def is_flag(word: str) -> bool:
+    """Return True for a word that begins as an option does, also if an editor made its dash longer."""
+    return bool(re.match(f"--|-[A-Za-z]|[{DASHES}]-?[A-Za-z]", word))
+
+
+def read_flag(rest: deque[str]) -> Flag:
+    """Take an option and its value: --K=4, --K 4, -K 4, -K=4 or -K4. Raises UserError."""
+    word = rest.popleft()
+    if word[0] in DASHES:
+        raise UserError(f"{word:.80} begins with a dash that an editor made longer: type -- or - yourself")
+    name, value = long_flag(word) if word.startswith("--") else short_flag(word)
+    return Flag(name, following(name, rest) if value is None else value)
+
+
+def long_flag(word: str) -> Flag:
+    """Read --K=4 or --K. Raises UserError."""
+    typed, equals, value = word.partition("=")
+    name = typed.removeprefix("--").replace("-", "_")
+    if name not in FIELDS:
+        raise unknown_option(typed, FIELDS)
+    return Flag(name, value if equals else None)
+
+
+def short_flag(word: str) -> Flag:
+    """Read -K=4, -K4 or -K. Raises UserError."""
+    letter, value = word[1], word[2:]
+    typed = word.partition("=")[0]
+    if letter not in SHORT or typed[1:].replace("-", "_") in LONG:  # -temperature is not -t emperature
+        raise unknown_option(typed, FIELDS)
+    return Flag(SHORT[letter], value.removeprefix("=") if value else None)
+
+
+def following(name: str, rest: deque[str]) -> str:
+    """Take the value of an option from the words after it. Raises UserError."""
+    if name in SWITCHES:
+        return rest.popleft() if rest and rest[0] in ("True", "False") else "True"
+    if rest and not is_flag(rest[0]):
+        return rest.popleft()
+    if name in WITHOUT_VALUE:
+        return "True"
+    raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
+
+
+def first_word(rest: deque[str]) -> str:
+    """Take the first word as the prompt, as picoGPT does. Raises UserError if it is an option without its dashes."""
+    word = rest.popleft()
+    if word in {*FIELDS, *QUESTIONS}:
+        raise UserError(f"{word} is an option: type --{word}; as a prompt it is given as --prompt {word}")
+    return word
+
+
+def cut_text(last: Flag, rest: deque[str]) -> UserError:
+    """Return the error of words that follow no option: most often the shell has cut a text at its spaces. last: the
+    option before them, with its value."""
+    words = [*takewhile(lambda word: not is_flag(word), rest)]
+    name = "prompt"
+    if last.name in TEXTS:
+        name = last.name
+        words = [*filter(None, [last.value]), *words]
+    text = " ".join(words).strip("“”„‘’")
+    return UserError(f'a {TEXTS[name]} is given as --{name} "{text:.80}"')

@@ -1,0 +1,40 @@
+"""Names that other programs and papers have for our options and models. Each is answered with "did you mean", and never
+taken silently."""
+
+from collections.abc import Collection, Mapping
+
+from speculative.support.errors import UserError, did_you_mean
+
+OPTIONS = {  # an option -> its names elsewhere
+    "K": "lookahead gamma num_draft_tokens num_speculative_tokens num_assistant_tokens draft_max spec_draft_n_max",
+    "n_tokens_to_generate": "max_tokens max_new_tokens num_tokens n_tokens tokens length max_length n_predict",
+    "target_model_size": "model m model_size target target_model",
+    "draft_model_size": "draft_model md model_draft assistant_model draft",
+    "temperature": "temp T",
+    "prompt": "text input",
+    "prompt_file": "file f",
+    "threads": "n_threads num_threads",
+    "interactive": "chat i",
+    "html": "page",
+}
+MODELS = {  # an official size -> what it is called elsewhere
+    "124M": "117M small gpt2-small",
+    "355M": "345M medium",
+    "774M": "762M large",
+    "1558M": "1542M 1.5B 1.6B xl",
+}
+
+
+def meant(name: str, names: Collection[str], synonyms: Mapping[str, str]) -> str:
+    """Return "; did you mean K?" for a synonym of K, or a name like it; "" if none of the names is meant."""
+    for ours, others in synonyms.items():
+        if ours in names and name in others.split():
+            return f"; did you mean {ours}?"
+    return did_you_mean(name, names)
+
+
+def unknown_option(typed: str, names: Collection[str]) -> UserError:
+    """Return the error of an option that is none of the names. typed: as it was typed, with its dashes."""
+    name = typed.lstrip("-").replace("-", "_")
+    hint = meant(name, names, OPTIONS).replace("mean ", "mean --")
+    return UserError(f"unknown option {typed:.80}{hint or '; see --help'}")
