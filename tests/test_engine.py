@@ -21,12 +21,12 @@ from speculative.engines.c import library
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
 from speculative.engines.model import CachedNetwork
-from speculative.engines.plain import PlainPass
+from speculative.engines.plain import ACTIVATIONS, PlainPass
 
 if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
-from speculative.engines.c import forward
+from speculative.engines.c import forward, layout, threads
 from speculative.engines.c.forward import CompiledPass
 
 N_CTX = 250  # three chunks, of which each is several groups of rows
@@ -135,14 +135,46 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
             assert np.array_equal(run(TOKENS, n_last), expected[-n_last:])
             assert np.array_equal(run.hidden, hidden[-n_last:])
         for i in range(3):  # memory that is asked for ahead changes nothing
-            run.prefetch_bytes[:] = forward.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
+            run.gpt2.prefetch_bytes[:] = forward.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
             assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
+
+
+@pytest.mark.parametrize("n_rows", [1, 119, 120, 121, N_CTX])
+def test_no_call_has_more_rows_than_there_is_room_for(n_rows, monkeypatch):
+    """Whoever calls: a text, several, the output layer alone, a part that is timed. And the C side refuses."""
+    run, _ = new_pass()
+    rows = []
+    monkeypatch.setattr(forward.pool, "run", lambda call, n_threads: rows.append(max(call.n_rows, call.n_last)))
+    run(TOKENS[:n_rows], n_rows)
+    run.output(np.zeros((n_rows, 96), np.float32))
+    run.layer_seconds(n_rows)
+    run.together([forward.Rows(run.cache, TOKENS[:n_rows], 0, 1)] * 3)
+    assert max(rows) <= forward.CHUNK
+    monkeypatch.undo()
+    if n_rows > forward.CHUNK:
+        monkeypatch.setattr(forward, "CHUNK", 1000)
+        with pytest.raises(ValueError, match="no room for so many rows"):
+            run(TOKENS[:n_rows], n_rows)
 
 
 @pytest.mark.parametrize("tokens", [[-1], [261], [0] * (N_CTX + 1)])
 def test_what_is_not_there_is_not_looked_up(tokens):
-    with pytest.raises(ValueError, match=r"there are 250 positions|not one of 261"):
+    with pytest.raises(ValueError, match=r"no room for so many rows|token was asked for that does not exist"):
         new_pass()[0](tokens, 1)
+
+
+STRUCTS = ["Linear", "Norm", "Attn", "Mlp", "Block", "Scratch", "Text", "GPT2"]
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_python_fills_the_structs_that_c_reads(name):
+    size = getattr(library.library(), f"size_of_{name}")()
+    assert ctypes.sizeof(layout.struct(name)) == size
+
+
+def test_every_format_and_activation_has_a_number_in_c():
+    assert {*layout.numbers("format")} == {*FORMATS}
+    assert {*layout.numbers("activation")} == {*ACTIVATIONS}
 
 
 # ---- Threads ---------------------------------------------------------------------------------------------------------
@@ -162,10 +194,10 @@ def test_two_models_in_two_threads_at_once():
                 wrong.append(turn)
             time.sleep(0.005 * (turn % 5 == seed))
 
-    threads = [threading.Thread(target=decode, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
+    running = [threading.Thread(target=decode, args=(seed,)) for seed in (1, 2)]
+    for thread in running:
         thread.start()
-    for thread in threads:
+    for thread in running:
         thread.join()
     assert not wrong
 
@@ -174,8 +206,8 @@ def test_two_models_in_two_threads_at_once():
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_decodes(monkeypatch):
     """Without its parent's threads, which were just at work. SIGALRM ends a child that hangs."""
-    monkeypatch.setattr(forward, "CONTENTION_NANOSECONDS", 10**18)
-    monkeypatch.setattr(forward, "pool", forward.ThreadPool())
+    monkeypatch.setattr(threads, "CONTENTION_NANOSECONDS", 10**18)
+    monkeypatch.setattr(forward, "pool", threads.ThreadPool())
     run, _ = new_pass()
     expected = run(TOKENS[:40], 40)
 
@@ -198,12 +230,12 @@ def test_a_forked_child_decodes(monkeypatch):
 
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
     run, _ = new_pass()
-    monkeypatch.setattr(forward, "pool", pool := forward.ThreadPool())
+    monkeypatch.setattr(forward, "pool", pool := threads.ThreadPool())
     pool.idle_ns, pool.call_ns = 10**9, 15 * 10**8
     run(TOKENS[:3], 1)
     assert pool.single_until > time.perf_counter()
     run(TOKENS[:3], 1)
-    assert run.call.n_threads == 1
+    assert run.gpt2.call.n_threads == 1
 
 
 def test_without_workers_a_pass_goes_on_alone(monkeypatch):
@@ -214,9 +246,9 @@ def test_without_workers_a_pass_goes_on_alone(monkeypatch):
 
     run, params = new_pass(n_threads=9)
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(forward, "pool", forward.ThreadPool())
+    monkeypatch.setattr(forward, "pool", threads.ThreadPool())
     logits = run(TOKENS[:9], 9)
-    assert run.call.n_threads < 9
+    assert run.gpt2.call.n_threads < 9
     assert np.array_equal(logits, CompiledPass(params, hparams_of(2, 96, 3), 1)(TOKENS[:9], 9))
 
 
@@ -228,11 +260,11 @@ def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
 
     def seconds(n_rows):
         kind = rows.index(n_rows)
-        return 1.0 - (faster[kind] == (run.prefetch_bytes[kind] > 0)) / 9
+        return 1.0 - (faster[kind] == (run.gpt2.prefetch_bytes[kind] > 0)) / 9
 
     monkeypatch.setattr(run, "layer_seconds", seconds)
     run.tune()
-    assert run.prefetch_bytes.tolist() == [8192, 8192, 0, 8192]
+    assert run.gpt2.prefetch_bytes.tolist() == [8192, 8192, 0, 8192]
 
 
 # ---- The library -----------------------------------------------------------------------------------------------------

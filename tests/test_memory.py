@@ -40,7 +40,7 @@ def test_models_that_do_not_fit_are_refused_before_they_are_read(options, free, 
 @pytest.mark.parametrize(
     ("models", "gigabytes", "remedy"),
     [
-        (PAIR, 8, "--dtype bfloat16 --draft_dtype bfloat16 would fit"),
+        (PAIR, 8, "--dtype float16 --draft_dtype float16 would fit"),
         (PAIR, 4, "--dtype int8 --draft_dtype int8 would fit"),
         (PAIR, 3, "--dtype int4 --draft_dtype int4 would fit"),
         (PAIR, 1.5, "--target_model_size 355M --dtype int4 --draft_dtype int4 would fit"),

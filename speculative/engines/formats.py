@@ -25,8 +25,7 @@ class OnJax(NamedTuple):
 
 
 class Format(NamedTuple):
-    name: str  # as --dtype calls it
-    code: int  # as engine.c numbers it
+    name: str  # as --dtype and engine.c call it
     weight_bytes: float  # bytes of a weight, with its share of its block's scale
     channel_bytes: int  # bytes of an output channel beside its weights
     embedding: str  # the format of the embedding, which must be able to look up one weight
@@ -72,11 +71,46 @@ def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
 # The tolerances are those of the bundled target: over its prompts, distances of two logits change by up to 5e-5 in
 # float32, and by up to 0.26 in bfloat16.
 ENTRIES = (
-    Format("float32", 0, 4, 0, "float32", lambda w: w, OnJax("float32", "float32", "float32", 1e-3)),
-    Format("float16", 4, 2, 0, "float16", to_float16, OnJax("float16", "float16", "float32", 0.03)),
-    Format("bfloat16", 1, 2, 0, "bfloat16", to_bfloat16, OnJax("bfloat16", "bfloat16", "bfloat16", 0.3)),
-    Format("int8", 2, 1, 4, "int8", round_int8, OnJax("int8", "bfloat16", "float32", 1e-3, quantise)),
-    Format("int4", 3, 0.5 + 2 / BLOCK, 0, "int8", round_int4, "JAX has no 4-bit numbers with a scale for each block"),
+    Format(
+        name="float32",
+        weight_bytes=4,
+        channel_bytes=0,
+        embedding="float32",
+        round=lambda w: w,
+        jax=OnJax("float32", computed="float32", computed_on_cpu="float32", tolerance=1e-3),
+    ),
+    Format(
+        name="float16",
+        weight_bytes=2,
+        channel_bytes=0,
+        embedding="float16",
+        round=to_float16,
+        jax=OnJax("float16", computed="float16", computed_on_cpu="float32", tolerance=0.03),
+    ),
+    Format(
+        name="bfloat16",
+        weight_bytes=2,
+        channel_bytes=0,
+        embedding="bfloat16",
+        round=to_bfloat16,
+        jax=OnJax("bfloat16", computed="bfloat16", computed_on_cpu="bfloat16", tolerance=0.3),
+    ),
+    Format(
+        name="int8",
+        weight_bytes=1,
+        channel_bytes=4,
+        embedding="int8",
+        round=round_int8,
+        jax=OnJax("int8", computed="bfloat16", computed_on_cpu="float32", tolerance=1e-3, quantise=quantise),
+    ),
+    Format(
+        name="int4",
+        weight_bytes=0.5 + 2 / BLOCK,
+        channel_bytes=0,
+        embedding="int8",
+        round=round_int4,
+        jax="JAX has no 4-bit numbers with a scale for each block",
+    ),
 )
 FORMATS = {format.name: format for format in ENTRIES}  # the largest first
 

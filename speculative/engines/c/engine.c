@@ -47,14 +47,13 @@ enum { LANES = 2 * V, BLOCK = 32, MOST_ROWS = 10 };  // BLOCK inputs of a row li
 
 #define INLINE static inline __attribute__((always_inline))
 #define VECTOR(type, size) type __attribute__((vector_size(size), aligned(sizeof(type)), may_alias))
-typedef VECTOR(float, 4) one;
+typedef VECTOR(float, 4) single;
 typedef VECTOR(float, 4 * V) vfloat;
 typedef VECTOR(int32_t, 4 * V) vint;
 typedef VECTOR(int16_t, 4 * V) vshort;
 typedef VECTOR(uint8_t, 4 * V) vbyte;
 typedef VECTOR(uint16_t, 4 * V) vpair;
 typedef VECTOR(uint16_t, 2 * V) vhalf;
-typedef VECTOR(_Float16, 2 * V) vfloat16;
 
 typedef uint32_t __attribute__((may_alias)) word;
 
@@ -133,57 +132,70 @@ enum { BFLOAT16_BYTES = 4 };
 
 // ---- The arguments of a pass: the keys of gpt2.py's nested dicts ----------------------------------------------------
 
-// Every format: its number, its loop, the inputs and the bytes of one step of a channel, the words of a row's block.
+// Every format: its number, its name in Python, the inputs and the bytes of one step of a channel, the bytes of a channel's
+// own scale, the words of a row's block. For each name there are four functions: prepare_, times_, weight_ and pack_.
 enum { INT8_WORDS = BLOCK / (PAIRS ? 2 : 4) + 2, INT4_WORDS = BLOCK / 4 + 2 };
 #define FORMATS(F) \
-  F(FLOAT32, float32, 1, 4, BLOCK) \
-  F(BFLOAT16, bfloat16, 2, 4, BLOCK * BFLOAT16_BYTES / 4) \
-  F(INT8, int8, BLOCK, BLOCK, INT8_WORDS) \
-  F(INT4, int4, BLOCK, BLOCK / 2 + 2, INT4_WORDS) \
-  F(FLOAT16, float16, 2, 4, BLOCK)
-#define NUMBER(number, loop, inputs, bytes, words) number,
-#define STEP(number, loop, inputs, bytes, words) {inputs, bytes, words},
+  F(FLOAT32, float32, 1, 4, 0, BLOCK) \
+  F(BFLOAT16, bfloat16, 2, 4, 0, BLOCK * BFLOAT16_BYTES / 4) \
+  F(INT8, int8, BLOCK, BLOCK, 4, INT8_WORDS) \
+  F(INT4, int4, BLOCK, BLOCK / 2 + 2, 0, INT4_WORDS) \
+  F(FLOAT16, float16, 2, 4, 0, BLOCK)
+#define ACTIVATIONS(F) F(GELU_NEW, gelu_new) F(GELU, gelu) F(RELU, relu)  // by their names in config.json
+#define NUMBER(number, ...) number,
+#define NAME(number, name, ...) #name " "
+#define SIZES(number, name, ...) {__VA_ARGS__},
 enum { FORMATS(NUMBER) };
-static const struct { int64_t inputs, bytes, words; } formats[] = {FORMATS(STEP)};
-enum { STORE, ADD, GELU_NEW, GELU, RELU };  // the use of a product; the last three by their names in config.json
+enum { ACTIVATIONS(NUMBER) STORE, ADD };  // the use of a product
+static const struct { int64_t inputs, bytes, scale_bytes, words; } formats[] = {FORMATS(SIZES)};
+const char *format_names(void) { return FORMATS(NAME); }  // in the order of their numbers
+const char *activation_names(void) { return ACTIVATIONS(NAME); }
 
-typedef intptr_t number;  // as large as an address: Python fills these structs as arrays of such words, by name
-typedef struct { const float *b; number n_in, n_out, format; const char *tiles; } Linear;
-typedef struct { const float *b, *g; } Norm;
-typedef struct { Linear c_attn, c_proj; } Attn;
-typedef struct { Linear c_fc, c_proj; } Mlp;
-typedef struct { Attn attn; Norm ln_1, ln_2; Mlp mlp; } Block;
-typedef struct {  // a thread's own memory: prepared rows; a row; [rows, LANES]; [ROWS, n_ctx up to whole tiles]
+// Python fills these structs by the names in their declarations, which it asks for: layout.py.
+typedef intptr_t number;  // as large as an address
+#define STRUCT(name, ...) \
+  typedef struct { __VA_ARGS__ } name; \
+  const char *layout_of_##name(void) { return #__VA_ARGS__; } \
+  int64_t size_of_##name(void) { return sizeof(name); }
+STRUCT(Linear, const float *b; number n_in, n_out, format; const char *tiles;)
+STRUCT(Norm, const float *b, *g;)
+STRUCT(Attn, Linear c_attn, c_proj;)
+STRUCT(Mlp, Linear c_fc, c_proj;)
+STRUCT(Block, Attn attn; Norm ln_1, ln_2; Mlp mlp;)
+STRUCT(Scratch,  // a thread's own memory: prepared rows; a row; [rows, LANES]; [ROWS, n_ctx up to whole tiles]
   word *prepared;
   float *row, *sums, *scores;
-} Scratch;
-
-typedef struct {
-  number n_head, n_embd, n_inner, n_ctx, n_vocab, activation;
+)
+STRUCT(Text,  // rows of a text, after those of the texts before it in the same call
+  number n_rows, n_past;  // n_past tokens of it are in its cache
+  float *keys, *values;  // the cache: see attention
+  const uint8_t *sees;  // [n_rows, sees_width] in a tree: the slots of the cache that a row attends to; else 0
+  number sees_width;
+)
+STRUCT(GPT2,
+  number n_head, n_embd, n_inner, n_ctx, n_vocab, activation, most_rows;
   const Block *blocks;
   const Linear *wte;  // [n_embd, n_vocab]
   const float *wpe;  // [n_ctx, n_embd]
   const Norm *ln_f;
-  float *keys, *values;  // the cache: see attention
-  float *x, *qkv, *a, *hidden;  // [rows, n_embd], [rows, 3*n_embd], [rows, n_embd], [rows, n_inner]
+  float *x, *qkv, *a, *hidden;  // [most_rows, n_embd], [., 3*n_embd], [., n_embd], [., n_inner]
   const Scratch *scratch;  // [n_threads]
   const number *prefetch_bytes;  // [4], by the number of rows: see multiply
   // These are of one call:
-  number n_threads, first_layer, end_layer, n_rows, n_past, n_last;
+  number n_threads, first_layer, end_layer, n_rows, n_last, n_texts;
   const int64_t *tokens, *positions;  // [n_rows]
-  const uint8_t *sees;  // [n_rows, sees_width] in a tree: the slots of the cache that a row attends to; else 0
-  number sees_width;
+  const Text *texts;  // [n_texts]
   float *logits;  // [n_last, n_vocab]
   number idle_ns, call_ns;  // nanoseconds that the first thread waited for others, and of the call
-} GPT2;
+)
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t part_bytes(int format, int64_t n_in) {  // of a tile's weights
   return up(n_in, formats[format].inputs) / formats[format].inputs * formats[format].bytes * LANES;
 }
-int64_t tile_bytes(int64_t format, int64_t n_in) {  // in int8, the channels' scales follow the weights
-  return part_bytes(format, n_in) + (format == INT8 ? 4 * LANES : 0);
+int64_t tile_bytes(int64_t format, int64_t n_in) {  // the channels' scales follow the weights
+  return part_bytes(format, n_in) + formats[format].scale_bytes * LANES;
 }
 
 // ---- Rows, as the products read them --------------------------------------------------------------------------------
@@ -202,10 +214,19 @@ INLINE word whole(float x, int more) {  // the nearest whole number, plus more: 
   return bits_of(x + (float)((3 << 22) + more)) - 0x4B400000;
 }
 
-static void round_to_int8(const float *x, int format, word *out) {
-  // [BLOCK] -> whole numbers up to 127, 4 to a word, or 2 (those at even places, then those at odd ones); their scale;
-  // the start of a sum of products: the excess of the weights, times the numbers, taken away
-  int32_t numbers[BLOCK], most = 0, sum = 0;
+static void prepare_float32(const float *x, word *out) { memcpy(out, x, 4 * BLOCK); }
+
+static void prepare_float16(const float *x, word *out) { memcpy(out, x, 4 * BLOCK); }
+
+static void prepare_bfloat16(const float *x, word *out) {
+  for (int k = 0; k < BLOCK; k++)
+    if (BFLOAT16_BYTES == 4) out[k] = to_bfloat16(x[k]);
+    else ((uint16_t *)out)[k] = to_bfloat16(x[k]) >> 16;
+}
+
+static int32_t round_to_int8(const float *x, int32_t *numbers, word *scale) {
+  // [BLOCK] -> whole numbers up to 127, times a scale. Returns their sum.
+  int32_t most = 0, sum = 0;
   for (int k = 0; k < BLOCK; k++) {
     int32_t size = bits_of(x[k]) & 0x7FFFFFFF;
     most = size > most ? size : most;
@@ -213,24 +234,36 @@ static void round_to_int8(const float *x, int format, word *out) {
   float largest = float_of(most), inverse = largest > 1e-30f ? 127 / largest : 0;  // floats are in their bits' order
   for (int k = 0; k < BLOCK; k++) numbers[k] = whole(x[k] * inverse, 0);
   for (int k = 0; k < BLOCK; k++) sum += numbers[k];
-  if (PAIRS && format == INT8) for (int k = 0; k < BLOCK / 2; k++)
-    ((int16_t *)out)[k] = numbers[2 * k], ((int16_t *)out)[BLOCK / 2 + k] = numbers[2 * k + 1];
-  else for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
-  out += formats[format].words - 2;
-  out[0] = bits_of(largest / 127);
-  out[1] = format == INT8 ? -sum * EXCESS : PAIRS ? (-4 * sum & 0xFFFF) * 0x10001u : -8 * sum;
+  *scale = bits_of(largest / 127);
+  return sum;
 }
 
-static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // one of its rows
+// Rounded rows end with their scale and the start of a sum of products: packed weights are larger than they stand for,
+// by EXCESS in int8 and by 8 in int4, and this takes the excess times the row's numbers away.
+static void prepare_int8(const float *x, word *out) {  // 4 numbers to a word, or 2: those at even places, then the others
+  int32_t numbers[BLOCK], sum = round_to_int8(x, numbers, out + INT8_WORDS - 2);
+  for (int k = 0; k < BLOCK; k++)
+    if (PAIRS) ((int16_t *)out)[k % 2 * BLOCK / 2 + k / 2] = numbers[k];
+    else ((int8_t *)out)[k] = numbers[k];
+  out[INT8_WORDS - 1] = -EXCESS * sum;
+}
+
+static void prepare_int4(const float *x, word *out) {
+  int32_t numbers[BLOCK], sum = round_to_int8(x, numbers, out + INT4_WORDS - 2);
+  for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
+  word half = -4 * sum & 0xFFFF;  // where a lane has two sums of 16 bits, each begins with half
+  out[INT4_WORDS - 1] = PAIRS ? half << 16 | half : (word)(-8 * sum);
+}
+
+#define PREPARE(number, name, ...) prepare_##name,
+static void (*const prepare_block[])(const float *x, word *out) = {FORMATS(PREPARE)};
+
+static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // row of a group
   for (int64_t k = 0; k < n; k += BLOCK) {
     word *out = group + (k / BLOCK * rows + row) * formats[format].words;
     float part[BLOCK] = {0};
     if (n - k < BLOCK) memcpy(part, x + k, 4 * (n - k));
-    const float *from = n - k < BLOCK ? part : x + k;
-    if (format == FLOAT32 || format == FLOAT16) memcpy(out, from, 4 * BLOCK);
-    else if (format != BFLOAT16) round_to_int8(from, format, out);
-    else if (BFLOAT16_BYTES == 4) for (int i = 0; i < BLOCK; i++) out[i] = to_bfloat16(from[i]);
-    else for (int i = 0; i < BLOCK; i++) ((uint16_t *)out)[i] = to_bfloat16(from[i]) >> 16;
+    prepare_block[format](n - k < BLOCK ? part : x + k, out);
   }
 }
 
@@ -247,7 +280,7 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 #define EACH(r) UNROLL for (int r = 0; r < R; r++)
-#define FLOAT(i) all(((const one *)(x + r * words))[i][0])  // word i of a row's block, in all lanes
+#define FLOAT(i) all(((const single *)(x + r * words))[i][0])  // word i of a row's block, in all lanes
 #define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
 #define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
 #define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
@@ -268,15 +301,28 @@ INLINE void times_float32(const int R, ARGUMENTS) {
   STORE_SUMS;
 }
 
-INLINE void times_float16(const int R, ARGUMENTS) {  // two inputs lie after each other, [n_in / 2, 2, LANES]
+INLINE vfloat widen_float16(const char *tile) {  // [V] float16
+#if defined(AVX512)
+  return (vfloat)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)tile));
+#elif defined(AVX2) && defined(__F16C__)
+  return (vfloat)_mm256_cvtph_ps(_mm_loadu_si128((const void *)tile));
+#elif defined(__aarch64__)
+  return (vfloat)vcvt_f32_f16(vld1_f16((const void *)tile));
+#else  // the exponent has another start and is scaled, which is right for tiny numbers too; that of infinity is all ones
+  vint h = __builtin_convertvector(LOAD(vhalf, 0), vint), infinite = (h & 0x7C00) == 0x7C00;
+  vint size = (vint)((vfloat)((h & 0x7FFF) << 13) * 0x1p112f);
+  return (vfloat)((h & 0x8000) << 16 | size | (infinite & 0x7F800000));
+#endif
+}
+
+INLINE void times_float16(const int R, ARGUMENTS) {
   enum { words = BLOCK };
   LOAD_SUMS;
   for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
     for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i += 2, tile += 4 * LANES) {
       ASK;
       for (int j = 0; j < 2; j++) {
-        vfloat w0 = __builtin_convertvector(LOAD(vfloat16, 2 * j), vfloat);
-        vfloat w1 = __builtin_convertvector(LOAD(vfloat16, 2 * j + 1), vfloat);
+        vfloat w0 = widen_float16(tile + 2 * LANES * j), w1 = widen_float16(tile + 2 * LANES * j + 2 * V);
         EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i + j), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i + j), w1);
       }
     }
@@ -366,11 +412,12 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
   STORE_SUMS;
 }
 
-#define COPY(f, R) case R: if (R <= ROWS) times_##f(R, x, tile, n_in, ask, pace, out, stride); return;
-#define COPIES(f, R) COPY(f, R) COPY(f, R + 1) COPY(f, R + 2) COPY(f, R + 3) COPY(f, R + 4)
-#define FUNCTION(number, f, ...) static void f(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(f, 1) COPIES(f, 6) } }
-#define LOOP(number, f, ...) f,
-FORMATS(FUNCTION)
+#define COPY(name, R) case R: if (R <= ROWS) times_##name(R, x, tile, n_in, ask, pace, out, stride); return;
+#define COPIES(name, R) COPY(name, R) COPY(name, R + 1) COPY(name, R + 2) COPY(name, R + 3) COPY(name, R + 4)
+#define TIMES(number, name, ...) \
+  static void name(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(name, 1) COPIES(name, 6) } }
+#define LOOP(number, name, ...) name,
+FORMATS(TIMES)
 static void (*const times[])(int64_t rows, ARGUMENTS) = {FORMATS(LOOP)};
 
 static int64_t group_start(int64_t rows, int64_t group) {  // groups have as many rows each, or one more
@@ -478,22 +525,39 @@ static void meet(GPT2 *m, int64_t thread) {
 
 // ---- The functions of gpt2.py, of which each thread does its share --------------------------------------------------
 
+// Weight k of a tile's channel, of which `scale` is that of the channel; k is unsigned, as division is then quick.
+#define WEIGHT(name) INLINE float weight_##name(const char *tile, float scale, uint32_t lane, uint32_t k)
+WEIGHT(float32) { return ((const float *)tile)[k * LANES + lane]; }
+WEIGHT(float16) { return widen_float16(tile + (k * LANES + lane / V * V) * 2)[lane % V]; }
+WEIGHT(bfloat16) { return float_of((word)((const uint16_t *)tile)[(k / 2 * LANES + lane) * 2 + k % 2] << 16); }
+WEIGHT(int8) { return (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * scale; }
+WEIGHT(int4) {
+  const char *block = tile + k / BLOCK * part_bytes(INT4, BLOCK);
+  word scale_bits = ((const uint16_t *)(block + BLOCK / 2 * LANES))[lane];
+  int code = ((const uint8_t *)block)[(k % 16 / 4 * LANES + lane) * 4 + k % 4] >> k % BLOCK / 16 * 4 & 15;
+  return (code - 8) * float_of(scale_bits << 16);
+}
+#define COLUMN_ARGUMENTS const char *tile, float scale, uint32_t lane, uint32_t from, uint32_t to, float *x
+#define COLUMN(number, name, ...) static void column_##name(COLUMN_ARGUMENTS) { \
+    for (uint32_t k = from; k < to; k++) x[k] = weight_##name(tile, scale, lane, k); }
+#define LOOK_UP(number, name, ...) column_##name,
+FORMATS(COLUMN)
+static void (*const look_up[])(COLUMN_ARGUMENTS) = {FORMATS(LOOK_UP)};
+
+INLINE const float *scales_of(const Linear *w, int64_t tile) {  // [LANES]; 0 if the format has none
+  const char *end = w->tiles + (tile + 1) * tile_bytes(w->format, w->n_in);
+  return formats[w->format].scale_bytes ? (const float *)end - LANES : 0;
+}
+
 static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[positions]; a thread has some columns
   const Linear *w = m->wte;
   uint32_t from = thread * m->n_embd / m->n_threads, to = (thread + 1) * m->n_embd / m->n_threads;
   for (int64_t row = 0; row < m->n_rows; row++) {
-    int64_t token = m->tokens[row];
-    uint32_t lane = token % LANES, f = w->format;
-    const char *tile = w->tiles + token / LANES * tile_bytes(f, w->n_in);
-    const float *scale = (const float *)(tile + part_bytes(f, w->n_in));
-    for (uint32_t k = from; k < to; k++) {
-      float *x = m->x + row * m->n_embd + k;
-      if (f == FLOAT32) *x = ((const float *)tile)[k * LANES + lane];
-      else if (f == FLOAT16) *x = ((const _Float16 *)tile)[k * LANES + lane];
-      else if (f == BFLOAT16) *x = float_of((word)((const uint16_t *)tile)[(k / 2 * LANES + lane) * 2 + k % 2] << 16);
-      else *x = (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * scale[lane];
-      *x += m->wpe[m->positions[row] * m->n_embd + k];
-    }
+    int64_t tile = m->tokens[row] / LANES, lane = m->tokens[row] % LANES;
+    const float *scales = scales_of(w, tile), *position = m->wpe + m->positions[row] * m->n_embd;
+    float *x = m->x + row * m->n_embd;
+    look_up[w->format](w->tiles + tile * tile_bytes(w->format, w->n_in), scales ? scales[lane] : 1, lane, from, to, x);
+    for (uint32_t k = from; k < to; k++) x[k] += position[k];
   }
 }
 
@@ -516,7 +580,7 @@ static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const 
   // prepares for itself, in about the time of a barrier; many all for all.
   enum { FEW = 8192 };  // numbers
   int64_t n = m->n_threads, n_in = w->n_in, n_tiles = (w->n_out + LANES - 1) / LANES, f = w->format;
-  int64_t alone = n == 1 || rows * n_in <= FEW, bytes = tile_bytes(f, n_in);
+  int64_t alone = n == 1 || rows * n_in <= FEW;
   Scratch own = m->scratch[thread];
   word *prepared = m->scratch[alone ? thread : 0].prepared;
   for (int64_t group = 0, first = 0, end; first < rows; group++, first = end) {
@@ -530,8 +594,7 @@ static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const 
   if (!alone) meet(m, thread);
   for (int64_t tile = thread * n_tiles / n; tile < (thread + 1) * n_tiles / n; tile++) {
     int64_t first = tile * LANES, left = w->n_out - first;
-    const float *scale = f == INT8 ? (const float *)(w->tiles + (tile + 1) * bytes) - LANES : 0;
-    const float *b = w->b ? w->b + first : 0;
+    const float *scale = scales_of(w, tile), *b = w->b ? w->b + first : 0;
     multiply(w, tile, prepared, rows, m->prefetch_bytes, own.sums);
     for (int64_t row = 0; row < rows; row++) {
       float *sums = own.sums + row * LANES, *to = out + row * w->n_out + first;
@@ -564,23 +627,23 @@ static float softmax(float *scores, int64_t n, int64_t room, const uint8_t *sees
   return sum;
 }
 
-static void attention(const GPT2 *m, Scratch own, int64_t layer, int64_t head) {
-  // Adds the rows' keys and values to a head's cache; then each row attends to all up to its own. Keys lie as tiles
-  // [n_ctx / LANES, d, LANES], values as [d / LANES, n_ctx, LANES]: both products are those of a weight. What a row
-  // does not see has the probability 0, which changes no bit.
+static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int64_t layer, int64_t head, float *a) {
+  // Adds a text's keys and values to its cache, for a head; then each row attends to all up to its own. Keys lie as
+  // tiles [n_ctx / LANES, d, LANES], values as [d / LANES, n_ctx, LANES]: both products are those of a weight. What a
+  // row does not see has the probability 0, which changes no bit. qkv, a: of the text's rows.
   int64_t n_embd = m->n_embd, d = n_embd / m->n_head, room = up(m->n_ctx, LANES), place = layer * m->n_head + head;
-  float *keys = m->keys + place * room * d, *values = m->values + place * m->n_ctx * up(d, LANES);
+  float *keys = t.keys + place * room * d, *values = t.values + place * m->n_ctx * up(d, LANES);
   float shrink = 1 / sqrtf(d), totals[ROWS];
-  for (int64_t row = 0; row < m->n_rows; row++) {
-    const float *k = m->qkv + row * 3 * n_embd + n_embd + head * d, *v = k + n_embd;
-    int64_t slot = m->n_past + row;
+  for (int64_t row = 0; row < t.n_rows; row++) {
+    const float *k = qkv + row * 3 * n_embd + n_embd + head * d, *v = k + n_embd;
+    int64_t slot = t.n_past + row;
     for (int64_t i = 0; i < d; i++) keys[(slot / LANES * d + i) * LANES + slot % LANES] = k[i];
     for (int64_t i = 0; i < d; i++) values[(i / LANES * m->n_ctx + slot) * LANES + i % LANES] = v[i];
   }
-  for (int64_t first = 0; first < m->n_rows; first += ROWS) {
-    int64_t rows = least(m->n_rows - first, ROWS), seen = m->n_past + first + rows;
+  for (int64_t first = 0; first < t.n_rows; first += ROWS) {
+    int64_t rows = least(t.n_rows - first, ROWS), seen = t.n_past + first + rows;
     for (int64_t row = 0; row < rows; row++) {
-      const float *q = m->qkv + (first + row) * 3 * n_embd + head * d;
+      const float *q = qkv + (first + row) * 3 * n_embd + head * d;
       for (int64_t i = 0; i < d; i++) own.row[i] = q[i] * shrink;
       prepare(FLOAT32, own.row, d, row, rows, own.prepared);
       memset(own.scores + row * room, 0, 4 * up(seen, LANES));
@@ -590,9 +653,9 @@ static void attention(const GPT2 *m, Scratch own, int64_t layer, int64_t head) {
       float32(rows, own.prepared, tile, d, tile, 0, own.scores + slot, room);
     }
     for (int64_t row = 0; row < rows; row++) {
-      const uint8_t *sees = m->sees ? m->sees + (first + row) * m->sees_width : 0;
+      const uint8_t *sees = t.sees ? t.sees + (first + row) * t.sees_width : 0;
       float *scores = own.scores + row * room;
-      totals[row] = softmax(scores, m->n_past + first + row + 1, up(seen, LANES), sees, own.row);
+      totals[row] = softmax(scores, t.n_past + first + row + 1, up(seen, LANES), sees, own.row);
       prepare(FLOAT32, scores, seen, row, rows, own.prepared);
     }
     for (int64_t i = 0; i < d; i += LANES) {  // weights @ v: [rows, seen] -> [rows, d]
@@ -601,7 +664,7 @@ static void attention(const GPT2 *m, Scratch own, int64_t layer, int64_t head) {
       float32(rows, own.prepared, tile, seen, tile, 0, own.sums, LANES);
       for (int64_t row = 0; row < rows; row++)
         for (int64_t j = 0; j < least(LANES, d - i); j++)
-          m->a[(first + row) * n_embd + head * d + i + j] = own.sums[row * LANES + j] / totals[row];
+          a[(first + row) * n_embd + head * d + i + j] = own.sums[row * LANES + j] / totals[row];
     }
   }
 }
@@ -610,7 +673,8 @@ static void mha(GPT2 *m, int64_t thread, int64_t layer, const Attn *attn, const 
   linear(m, thread, m->x, m->n_rows, ln, &attn->c_attn, STORE, m->qkv);  // -> [n_rows, 3*n_embd]
   meet(m, thread);
   for (int64_t head = thread * m->n_head / m->n_threads; head < (thread + 1) * m->n_head / m->n_threads; head++)
-    attention(m, m->scratch[thread], layer, head);  // -> [n_rows, n_embd]
+    for (int64_t text = 0, row = 0; text < m->n_texts; row += m->texts[text++].n_rows)  // -> [n_rows, n_embd]
+      attention(m, m->texts[text], m->qkv + row * 3 * m->n_embd, m->scratch[thread], layer, head, m->a + row * m->n_embd);
   meet(m, thread);
   linear(m, thread, m->a, m->n_rows, 0, &attn->c_proj, ADD, m->x);
 }
@@ -641,14 +705,25 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
 int64_t lanes(void) { return LANES; }
 int64_t rows_of_a_group(void) { return ROWS; }
 
-// A pass, in this thread and in others. Returns 0; -1 if there is no such token; or 1 if others are asleep: the caller
+enum { DONE, ASLEEP_OTHERS, NO_SUCH_TOKEN, NO_ROOM };  // the results of a call: forward.py has their words
+
+static int check(const GPT2 *m) {  // what is not there is neither looked up nor written
+  int64_t rows = 0;
+  for (int64_t text = 0; text < m->n_texts; rows += m->texts[text++].n_rows)
+    if (m->texts[text].n_past + m->texts[text].n_rows > m->n_ctx) return NO_ROOM;
+  if (rows != m->n_rows || rows > m->most_rows || m->n_last > m->most_rows) return NO_ROOM;
+  for (int64_t row = 0; row < rows; row++)
+    if (m->tokens[row] < 0 || m->tokens[row] >= m->n_vocab) return NO_SUCH_TOKEN;
+  return DONE;
+}
+
+// A pass, in this thread and in others. Returns DONE, or the reason why nothing was done: if others are asleep, the caller
 // should wake them. With `patient` it waits a little for them, and goes on without those that do not come.
 int64_t gpt2(GPT2 *m, int64_t patient) {
-  int64_t start = nanoseconds(), n = 1;
-  for (int64_t row = 0; row < m->n_rows; row++)
-    if (m->tokens[row] < 0 || m->tokens[row] >= m->n_vocab) return -1;
+  int64_t start = nanoseconds(), n = 1, refused = check(m);
+  if (refused) return refused;
   for (int64_t thread = 1; thread < m->n_threads && !patient; thread++)
-    if (atomic_load(&threads[thread].state) == ASLEEP) return 1;
+    if (atomic_load(&threads[thread].state) == ASLEEP) return ASLEEP_OTHERS;
   work = m;
   for (; n < m->n_threads; n++) {
     int state = AWAKE;
@@ -660,7 +735,7 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
   for (int64_t thread = 1; thread < n; thread++) atomic_store(&threads[thread].state, WORK);
   forward(m, 0);
   m->call_ns = nanoseconds() - start;
-  return 0;
+  return DONE;
 }
 
 void worker(int64_t thread) {  // another thread's share of all passes, until there was none for a while

@@ -43,7 +43,7 @@ class CEngine(Engine):
         return any(name in self.words() for name in ("VNNI", "NEON"))
 
     def kernel_words(self, network: CachedNetwork) -> tuple[str, str]:
-        kinds = zip(("1 row", "few", "a group", "many"), network.forward.prefetch_bytes, strict=True)
+        kinds = zip(("1 row", "few", "a group", "many"), network.forward.gpt2.prefetch_bytes, strict=True)
         asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
         format = network.params["blocks"][0]["mlp"]["c_fc"]["w"].format
         return format.name, f"{self.threads} threads at most; prefetching: {asks}"

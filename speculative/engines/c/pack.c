@@ -8,26 +8,36 @@ static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_
   else for (int64_t i = 0; i < m; i++) for (int64_t k = 0; k < n; k++) block[k][i] = w[i * column + k * row];
 }
 
-INLINE void pack_block(const int format, float w[BLOCK][LANES], const float *scale, word *out) {
-  // [BLOCK, LANES] -> the same of a tile. An int4's scale, here found, makes the extreme weight -8.
+INLINE word to_float16(float x) {  // to nearest, ties to even; what is too large becomes infinite
+  word size = bits_of(x) & 0x7FFFFFFF, sign = bits_of(x) >> 16 & 0x8000, not_a_number = size > 0x7F800000;
+  word tiny = bits_of(float_of(size) + 0.5f) - bits_of(0.5f);  // beside .5 a fraction has as much room as there
+  word normal = (size - (112 << 23) + 0xFFF + (size >> 13 & 1)) >> 13;
+  word large = not_a_number ? 0x7E00 : 0x7C00;
+  return sign | (size < 113 << 23 ? tiny : size < 143 << 23 ? normal : large);
+}
+
+// [BLOCK, LANES] weights -> the same of a tile, `out`, which is 0 before. scale: [LANES], of int8's channels.
+#define PACK(name) static void pack_##name(float w[BLOCK][LANES], const float *scale, word *out)
+#define EACH_WEIGHT for (int k = 0; k < BLOCK; k++) for (int i = 0; i < LANES; i++)
+PACK(float32) { memcpy(out, w, 4 * BLOCK * LANES); }
+PACK(float16) { EACH_WEIGHT ((uint16_t *)out)[k * LANES + i] = to_float16(w[k][i]); }
+PACK(bfloat16) { EACH_WEIGHT out[k / 2 * LANES + i] |= to_bfloat16(w[k][i]) >> 16 << k % 2 * 16; }
+PACK(int8) { EACH_WEIGHT out[k / 4 * LANES + i] |= whole(w[k][i] / scale[i], 128) << k % 4 * 8; }
+PACK(int4) {  // a block's scale, here computed, makes its extreme weight -8
   float extreme[LANES] = {0}, inverse[LANES];
-  memset(out, 0, 4 * BLOCK * LANES);
-  for (int k = 0; k < BLOCK && format == INT4; k++)
-    for (int i = 0; i < LANES; i++) extreme[i] = fabsf(w[k][i]) > fabsf(extreme[i]) ? w[k][i] : extreme[i];
-  for (int i = 0; i < LANES && format == INT4; i++) {
+  EACH_WEIGHT extreme[i] = fabsf(w[k][i]) > fabsf(extreme[i]) ? w[k][i] : extreme[i];
+  for (int i = 0; i < LANES; i++) {
     word bits = to_bfloat16(extreme[i] / -8);
     inverse[i] = fabsf(float_of(bits)) > 1e-30f ? 1 / float_of(bits) : 0;
     ((uint16_t *)(out + BLOCK / 8 * LANES))[i] = bits >> 16;
   }
-  for (int k = 0; k < BLOCK; k++)
-    for (int i = 0; i < LANES; i++) {
-      float code = format == INT4 ? w[k][i] * inverse[i] : w[k][i] / scale[i];
-      if (format == BFLOAT16) out[k / 2 * LANES + i] |= to_bfloat16(w[k][i]) >> 16 << k % 2 * 16;
-      if (format == FLOAT16) ((_Float16 *)out)[k * LANES + i] = w[k][i];
-      if (format == INT8) out[k / 4 * LANES + i] |= whole(code, 128) << k % 4 * 8;
-      if (format == INT4) out[k % 16 / 4 * LANES + i] |= whole(code > 7 ? 7 : code, 8) << (k % 4 * 8 + k / 16 * 4);
-    }
+  EACH_WEIGHT {
+    float code = w[k][i] * inverse[i];
+    out[k % 16 / 4 * LANES + i] |= whole(code > 7 ? 7 : code, 8) << (k % 4 * 8 + k / 16 * 4);
+  }
 }
+#define PACK_BLOCK(number, name, ...) pack_##name,
+static void (*const pack_block[])(float w[BLOCK][LANES], const float *scale, word *out) = {FORMATS(PACK_BLOCK)};
 
 INLINE void stream(const void *from, int64_t bytes, char *to) {  // past the caches, which need not read `to` first
 #if defined(AVX512)
@@ -40,49 +50,61 @@ INLINE void stream(const void *from, int64_t bytes, char *to) {  // past the cac
 #endif
 }
 
-static void pack_tiles(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column,
-                       int64_t first, int64_t end, char *tiles) {  // tiles first to end - 1
+typedef struct {  // a matrix in NumPy's memory, and its tiles
+  const float *w;
+  int64_t n_in, n_out, row, column;  // row, column: its strides
+  char *tiles;
+} Matrix;
+
+static float *scales_at(const Matrix *m, int64_t f, int64_t tile) {  // [LANES], if the format has scales
+  return (float *)(m->tiles + tile * tile_bytes(f, m->n_in) + part_bytes(f, m->n_in));
+}
+
+static void scale_channels(const Matrix *m, int64_t f, int64_t first, int64_t end) {  // the largest weight becomes 127
   float block[BLOCK][LANES];
-  word words[BLOCK * LANES];
-  int64_t bytes = tile_bytes(f, n_in), weights = part_bytes(f, n_in);
-  for (int64_t k = 0; k < n_in && f == INT8; k += BLOCK)  // the largest weights, in the places of the scales
+  for (int64_t tile = first; tile < end; tile++) memset(scales_at(m, f, tile), 0, 4 * LANES);
+  for (int64_t k = 0; k < m->n_in; k += BLOCK)
     for (int64_t tile = first; tile < end; tile++) {
-      int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
-      float *scale = (float *)(tiles + tile * bytes + weights);
-      if (k == 0) memset(scale, 0, 4 * LANES);
-      take_block(w + k * row + tile * LANES * column, n, m, row, column, block);
+      int64_t n = least(m->n_in - k, BLOCK), some = least(m->n_out - tile * LANES, LANES);
+      float *scale = scales_at(m, f, tile);
+      take_block(m->w + k * m->row + tile * LANES * m->column, n, some, m->row, m->column, block);
       for (int j = 0; j < n; j++)
         for (int i = 0; i < LANES; i++) scale[i] = fabsf(block[j][i]) > scale[i] ? fabsf(block[j][i]) : scale[i];
     }
-  for (int64_t tile = first; tile < end && f == INT8; tile++) {
-    float *scale = (float *)(tiles + tile * bytes + weights);
-    for (int i = 0; i < LANES; i++) scale[i] = scale[i] / 127 ? scale[i] / 127 : 1;  // the largest weight is 127
+  for (int64_t tile = first; tile < end; tile++) {
+    float *scale = scales_at(m, f, tile);
+    for (int i = 0; i < LANES; i++) scale[i] = scale[i] / 127 ? scale[i] / 127 : 1;
   }
-  for (int64_t k = 0; k < n_in; k += BLOCK)
+}
+
+static void pack_tiles(const Matrix *m, int64_t f, int64_t first, int64_t end) {  // tiles first to end - 1
+  float block[BLOCK][LANES];
+  word words[BLOCK * LANES];
+  if (formats[f].scale_bytes) scale_channels(m, f, first, end);
+  for (int64_t k = 0; k < m->n_in; k += BLOCK)
     for (int64_t tile = first; tile < end; tile++) {
-      int64_t n = least(n_in - k, BLOCK), m = least(n_out - tile * LANES, LANES);
-      const float *from = w + k * row + tile * LANES * column, *scale = (float *)(tiles + tile * bytes + weights);
-      char *out = tiles + tile * bytes + part_bytes(f, k);
-      if (f == FLOAT32 && column == 1 && m == LANES) {
-        for (int64_t j = 0; j < n; j++) stream(from + j * row, 4 * LANES, out + 4 * LANES * j);
+      int64_t n = least(m->n_in - k, BLOCK), some = least(m->n_out - tile * LANES, LANES);
+      const float *from = m->w + k * m->row + tile * LANES * m->column;
+      char *out = m->tiles + tile * tile_bytes(f, m->n_in) + part_bytes(f, k);
+      if (f == FLOAT32 && m->column == 1 && some == LANES) {  // as they lie there
+        for (int64_t j = 0; j < n; j++) stream(from + j * m->row, 4 * LANES, out + 4 * LANES * j);
         continue;
       }
       if (n < BLOCK) memset(block, 0, sizeof(block));
-      take_block(from, n, m, row, column, block);
-      if (f == BFLOAT16) pack_block(BFLOAT16, block, scale, words);
-      if (f == FLOAT16) pack_block(FLOAT16, block, scale, words);
-      if (f == INT8) pack_block(INT8, block, scale, words);
-      if (f == INT4) pack_block(INT4, block, scale, words);
-      stream(f == FLOAT32 ? (void *)block : (void *)words, part_bytes(f, n), out);
+      take_block(from, n, some, m->row, m->column, block);
+      memset(words, 0, sizeof(words));
+      pack_block[f](block, formats[f].scale_bytes ? scales_at(m, f, tile) : 0, words);
+      stream(words, part_bytes(f, n), out);
     }
 }
 
 void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, char *tiles) {
   // [n_in, n_out], whose strides are `row` and `column`. Some tiles lie side by side in the matrix's rows: a block of
   // inputs is packed for them all before the next. Those of a transposed matrix do not.
+  Matrix matrix = {w, n_in, n_out, row, column, tiles};
   int64_t n_tiles = (n_out + LANES - 1) / LANES, some = column == 1 ? 8 : 1;
   for (int64_t first = 0; first < n_tiles; first += some)
-    pack_tiles(f, w, n_in, n_out, row, column, first, least(first + some, n_tiles), tiles);
+    pack_tiles(&matrix, f, first, least(first + some, n_tiles));
 }
 
 const char *instructions(void) {  // that the loops are compiled for

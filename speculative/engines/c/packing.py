@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.engines.c.layout import numbers
 from speculative.engines.c.library import lanes, library
 from speculative.engines.formats import Format, matrix_of
 
@@ -34,14 +35,14 @@ class PackedWeight(NamedTuple):
 
 def tiles_shape(shape: tuple[int, ...], format: Format) -> tuple[int, int]:
     n_in, n_out = shape
-    return -(-n_out // lanes()), library().tile_bytes(format.code, n_in)
+    return -(-n_out // lanes()), library().tile_bytes(numbers("format")[format.name], n_in)
 
 
 def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
     w = np.asarray(w, np.float32)
     tiles = aligned(tiles_shape(w.shape, format), np.uint8)
     row, column = (stride // 4 for stride in w.strides)
-    library().pack(format.code, w.ctypes.data, *w.shape, row, column, tiles.ctypes.data)
+    library().pack(numbers("format")[format.name], w.ctypes.data, *w.shape, row, column, tiles.ctypes.data)
     return PackedWeight(w.shape, format, tiles)
 
 

@@ -1,0 +1,48 @@
+"""A text's KV cache, as engine.c reads it."""
+
+import contextlib
+import mmap
+
+import numpy as np
+
+from speculative.engines.c.library import lanes
+from speculative.engines.c.packing import aligned
+
+LARGE_PAGE = 2**22  # bytes from which on NumPy would ask for large pages
+
+
+class Cache:
+    """Keys as tiles of slots, and values as tiles of channels: see attention in engine.c."""
+
+    def __init__(self, hparams: dict):
+        n_layer, n_head, n_ctx, n_embd = (hparams[name] for name in ("n_layer", "n_head", "n_ctx", "n_embd"))
+        d_head = n_embd // n_head
+        L = lanes()
+        self.keys = small_pages((n_layer, n_head, -(-n_ctx // L), d_head, L))
+        self.values = small_pages((n_layer, n_head, -(-d_head // L), n_ctx, L))
+        self.addresses = address(self.keys), address(self.values)
+
+    def move(self, slots: np.ndarray, to: int) -> None:  # [n]
+        """Move the keys and values of these tokens to the places from `to` on."""
+        L = lanes()
+        there = np.arange(to, to + len(slots))  # [n]
+        tiles, lane = divmod(slots, L)  # [n] each
+        new_tiles, new_lane = divmod(there, L)  # [n] each
+        self.keys[:, :, new_tiles, :, new_lane] = self.keys[:, :, tiles, :, lane]
+        self.values[:, :, :, there] = self.values[:, :, :, slots]
+
+
+def address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]
+    """Memory for a cache, of which only written pages are taken: in a large page one token, which has a place for each
+    layer and head, would touch them all."""
+    n_bytes = 4 * int(np.prod(shape))
+    if n_bytes < LARGE_PAGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return aligned(shape)
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.float32).reshape(shape)

@@ -1,0 +1,72 @@
+"""The threads that share a pass of engine.c."""
+
+import contextlib
+import ctypes
+import threading
+import time
+from queue import SimpleQueue
+from typing import Any
+
+from speculative.engines.c.library import library
+
+DONE, OTHERS_ASLEEP = 0, 1  # results of a pass; engine.c has these numbers
+REFUSALS = {2: "a token was asked for that does not exist", 3: "there is no room for so many rows"}
+CONTENTION_NANOSECONDS = 20_000_000  # of work, after which it is checked whether there are cores for all threads
+SINGLE_THREAD_SECONDS = 1.0  # that the first thread works alone if there are not
+
+
+class ThreadPool:
+    """The threads that share a pass: the one that calls, and workers, which C keeps awake for a while after each pass.
+
+    Only one pass at a time may run: see model.LOCK.
+    """
+
+    def __init__(self):
+        self.workers: list[threading.Thread] = []
+        self.wake = SimpleQueue()  # numbers of workers that are asleep in Python
+        self.call_ns = 0
+        self.idle_ns = 0
+        self.single_until = 0.0  # time.perf_counter()
+
+    def run(self, call: Any, n_threads: int) -> None:
+        """Compute a pass: call is engine.c's struct GPT2. Raises ValueError for rows that C refuses."""
+        call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
+        gpt2 = library().gpt2
+        result = gpt2(ctypes.byref(call), 0)
+        if result == OTHERS_ASLEEP:
+            self.wake_workers(n_threads - 1)
+            result = gpt2(ctypes.byref(call), 1)
+        if result != DONE:
+            raise ValueError(REFUSALS[result])
+        self.look_for_cores(call)
+
+    def wake_workers(self, n: int) -> None:
+        """Wake n workers, which are started if there are fewer."""
+        self.workers = [worker for worker in self.workers if worker.is_alive()]  # none in a forked process
+        with contextlib.suppress(RuntimeError):  # no more threads, or Python is ending: it goes on without them
+            while len(self.workers) < n:
+                worker = threading.Thread(target=self.work, daemon=True)
+                worker.start()
+                self.workers.append(worker)
+        for number in range(1, 1 + min(len(self.workers), n)):
+            self.wake.put(number)
+
+    def look_for_cores(self, call: Any) -> None:
+        """On a machine that others use, a thread may wait a whole time slice for a worker: after a while in which the
+        first waited longer than it worked, it works alone for a second."""
+        self.call_ns += call.call_ns
+        self.idle_ns += call.idle_ns
+        if self.call_ns <= CONTENTION_NANOSECONDS:
+            return
+        if self.idle_ns > self.call_ns / 2:
+            self.single_until = time.perf_counter() + SINGLE_THREAD_SECONDS
+        self.call_ns = 0
+        self.idle_ns = 0
+
+    def work(self) -> None:
+        """A worker's thread. Work is done in C, until there was none for a while."""
+        while True:
+            library().worker(self.wake.get())
+
+
+pool = ThreadPool()
