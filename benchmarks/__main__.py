@@ -5,7 +5,7 @@ import sys
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 from benchmarks import grid
-from speculative.support.errors import UserError, guarded
+from speculative.support.errors import UserError, did_you_mean, guarded
 
 FILES = {  # {name of a file: help}
     "theory": "the formulas of Leviathan et al., with a run's point; a picture",
@@ -26,7 +26,8 @@ def main(argv: list[str] | None = None) -> None:
     if name in ("-h", "--help"):
         return print("\n".join([__doc__, "", *(f"  {name:12} {text}" for name, text in commands.items())]))
     if name not in commands:
-        raise UserError(f"{name:.80} is not a benchmark: python -m benchmarks lists them")
+        hint = did_you_mean(name, commands)
+        raise UserError(f"{name:.80} is not a benchmark: python -m benchmarks lists them{hint}")
     if name in grid.PRESETS:
         return grid.main(name, words)
     importlib.import_module(f"benchmarks.{name}").main(words)

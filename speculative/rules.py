@@ -20,7 +20,7 @@ import numpy as np
 
 from speculative.filters import is_typical
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
-from speculative.support.errors import UserError, first_line
+from speculative.support.errors import UserError, did_you_mean, first_line
 from speculative.trees import sibling_by_sibling
 
 
@@ -226,7 +226,8 @@ def parse_rule(text: str, functions: Mapping[str, Rule] = MappingProxyType({})) 
     forms = [
         f"{name}:B, B from {limits[0]:g} to {limits[1]}" if limits else name for name, (_, limits) in RULES.items()
     ]
-    raise UserError(f"--accept must be one of: {'; '.join(forms)}; not {text!r:.80}")
+    hint = "" if name in RULES else did_you_mean(name, RULES)
+    raise UserError(f"--accept must be one of: {'; '.join(forms)}; not {text!r:.80}{hint}")
 
 
 # ---- A user's function -----------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ WORDS = {  # {command: the smallest numbers}
 def test_every_command_is_among_them():
     assert {*index.FILES, *grid.PRESETS} == WORDS.keys()
     assert "is not a benchmark" in refusal(index.main, ["nonsense"])
+    assert refusal(index.main, ["kernel"]).endswith("; did you mean kernels?")
 
 
 def description(picture):

@@ -532,6 +532,7 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens():
         ("{file}", 0, "Lossless"),
         ("{wrong}", 1, "Usual cause: the bonus token is the target's likeliest, not drawn."),
         ("{file}:top", 2, "error: the parameters (p, k) are not those of a sampler"),
+        ("{file}:nuclues", 2, "; did you mean nucleus?"),
         ("{file}:nothing", 2, "has no function nothing: it has normalized, top, nucleus, at_least, tempered, rounded"),
         ("{unknown}", 2, "random numbers cannot be followed: draw from rng, np.random or random"),
         ("missing.py", 2, "error: missing.py is not a file"),

@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from itertools import chain
+from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_DATA,
 from speculative.checkpoints.tensors import bad_file, build_params
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.support.errors import UserError
+from speculative.support.synonyms import MODELS, meant
 
 # Each in the order in which they are looked for.
 SETTINGS = ("config.json", "hparams.json")
@@ -119,6 +122,14 @@ def load_params(
     return build_params(index, hparams, absorb(config, convert), progress)
 
 
+def unknown_model(name: str, models_dir: str) -> str:
+    """Return what a name could have been: the official sizes, and the folders of models_dir."""
+    folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
+    there = f"; {models_dir} has {shorten(', '.join(folders), 200)}" if folders else ""
+    hint = meant(name, [*MODEL_SIZES, *folders], MODELS)
+    return f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}{there}{hint}"
+
+
 def complete_folder(model_size: str, models_dir: str, source: str = "openai", weights: bool = True) -> str:
     """Return the model's folder, after a download of missing files. weights=False: only of the small ones.
 
@@ -148,7 +159,6 @@ def complete_folder(model_size: str, models_dir: str, source: str = "openai", we
     if missing := files.missing(weights):
         names = {file.rfilename for file in ask_hub("model_info", name).siblings} if on_hub else files.names
         names = names.difference(*missing.values())  # a name that is no file
-        help = f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}"
-        help = advice(missing, names, name if on_hub else local, local) if names else help
+        help = advice(missing, names, name if on_hub else local, local) if names else unknown_model(name, models_dir)
         raise UserError(f"{files.folder} lacks {', '.join(chain(*missing.values()))}; {help}")
     return files.folder

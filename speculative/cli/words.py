@@ -7,12 +7,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from speculative.options import FIELDS, SHORT, switch, without_escapes
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, did_you_mean
 from speculative.support.synonyms import OPTIONS, unknown_option
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # an editor puts them in the place of - and --
+COMMANDS = ("law",)  # of python -m speculative
 QUESTIONS = ("help", "version")  # flags that are not options of a run
 TEXTS = {"prompt": "prompt", "stop": "stop text"}  # options whose value is a text -> what it is called
 LONG = {*FIELDS, *" ".join(OPTIONS.values()).split()} - {*SHORT}  # names of an option, not of its letter
@@ -102,6 +103,9 @@ def first_word(rest: deque[str]) -> str:
     word = rest.popleft()
     if word in {*FIELDS, *QUESTIONS}:
         raise UserError(f"{word} is an option: type --{word}; as a prompt it is given as --prompt {word}")
+    if rest and re.search(r"\.(py|json)\b", rest[0]):
+        hint = did_you_mean(word, COMMANDS)
+        raise UserError(f"unknown command {word:.80}: python -m speculative has {', '.join(COMMANDS)}{hint}")
     return word
 
 

@@ -24,7 +24,7 @@ from speculative.laws.forms import FORMS, decoder_of
 from speculative.laws.paths import EXACT, distance
 from speculative.laws.texts import errors_as_lines, law_of_texts, somebodys_code
 from speculative.laws.unknown import MOST
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, did_you_mean
 
 
 class Verdict(NamedTuple):
@@ -122,7 +122,8 @@ def main(words: list[str]) -> None:
     name = name or "speculative_sampling"
     if not callable(defined.get(name)):
         functions = [name for name, one in defined.items() if inspect.isfunction(one) and one.__module__ == "law"]
-        raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}")
+        hint = did_you_mean(name, functions)
+        raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}{hint}")
     verdict = check_law(defined[name])
     print(verdict.words)
     sys.exit(not verdict.lossless)
