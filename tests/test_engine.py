@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import ROOT, convert, python, random_params
+from tiny import ROOT, convert, flatten, python, random_params
 
 from speculative.engines.c import library
 from speculative.engines.c.packing import packer
@@ -137,6 +137,20 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
         for i in range(3):  # memory that is asked for ahead changes nothing
             run.gpt2.prefetch_bytes[:] = forward.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
             assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
+
+
+@pytest.mark.parametrize("hparams", SHAPES[1:], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_a_matrix_that_is_used_in_its_file_gives_the_bits_of_its_tiles(hparams):
+    params = random_params(hparams)
+    in_place = convert(params, packer("float32", in_place=True))
+    expected = logits(CompiledPass(convert(params, packer("float32")), hparams, 1), 1)
+    for n_threads in (1, 3):
+        run = CompiledPass(in_place, hparams, n_threads)
+        for n_rows in (1, 5, 6, 17, N_CTX):
+            assert np.array_equal(logits(run, n_rows), expected)
+    for name, w in flatten(params).items():
+        if name.endswith("/w"):
+            assert (packer("float32", in_place=True)(name, w) is w) == (w.shape[1] % library.lanes() == 0)
 
 
 @pytest.mark.parametrize("n_rows", [1, 119, 120, 121, N_CTX])

@@ -142,7 +142,9 @@ def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, pro
         tensor = index[name]
         array = read(tensor, name, checked).reshape(shapes[name])
         value = convert(name, array)
-        if value is not array and hasattr(mmap, "MADV_DONTNEED"):  # the memory goes back: the file still holds it
+        parts = value if isinstance(value, tuple) else (value,)
+        is_copied = all(part is not array for part in parts)
+        if is_copied and hasattr(mmap, "MADV_DONTNEED"):  # the memory goes back: the file still holds it
             begin = tensor.begin - tensor.begin % mmap.PAGESIZE
             tensor.file.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
         return value

@@ -55,8 +55,8 @@ class Engine:
     def check(self, levels: Sequence, K: Any, batch: int, rule: Any) -> None:
         """Raise UserError if the drafters of these levels, K, the batch or the rule do not go with the engine."""
 
-    def converter(self, dtype: str) -> Callable:
-        """Return convert(name, array) for the loader."""
+    def converter(self, dtype: str, in_place: bool = False) -> Callable:
+        """Return convert(name, array) for the loader. in_place: for a run so short that packing does not pay."""
         return rounder(dtype)
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:

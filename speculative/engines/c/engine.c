@@ -157,12 +157,17 @@ typedef intptr_t number;  // as large as an address
   typedef struct { __VA_ARGS__ } name; \
   const char *layout_of_##name(void) { return #__VA_ARGS__; } \
   int64_t size_of_##name(void) { return sizeof(name); }
-STRUCT(Linear, const float *b; number n_in, n_out, format; const char *tiles;)
+STRUCT(Linear,
+  const float *b;
+  number n_in, n_out, format;
+  const char *tiles;  // or, if it is used where it lies in a file, the matrix [n_in, n_out] of floats
+  number row_bytes;  // of such a matrix; 0 for tiles
+)
 STRUCT(Norm, const float *b, *g;)
 STRUCT(Attn, Linear c_attn, c_proj;)
 STRUCT(Mlp, Linear c_fc, c_proj;)
 STRUCT(Block, Attn attn; Norm ln_1, ln_2; Mlp mlp;)
-STRUCT(Scratch,  // a thread's own memory: prepared rows; a row; [rows, LANES]; [ROWS, n_ctx up to whole tiles]
+STRUCT(Scratch,  // a thread's own memory: prepared rows; a row; [rows, LANES], or SUMS; [ROWS, n_ctx up to whole tiles]
   word *prepared;
   float *row, *sums, *scores;
 )
@@ -445,6 +450,43 @@ static void multiply(const Linear *w, int64_t tile, const word *x, int64_t rows,
     }
 }
 
+// ---- A few rows times a matrix as a file has it ---------------------------------------------------------------------
+
+// A file stores a matrix input by input, [n_in, n_out]. Packing takes as long as a dozen tokens, so a short run reads the
+// matrix where it lies: INPUTS inputs of many channels, then the next ones. These are long rows, which memory gives as
+// fast as tiles. The sums wait in the second cache meanwhile. Each is added up in the same order, so to the same bits.
+enum { SUMS = 1 << 15, AHEAD = 128, INPUTS = BLOCK / 2 };  // floats; bytes; at a time
+
+INLINE void times_in_order(const int R, ARGUMENTS) {  // times_float32, where the next input is `pace` bytes away
+  enum { words = BLOCK };
+  LOAD_SUMS;
+  for (int64_t i = 0; i < n_in; i++, tile += pace, ask += pace) {
+    vfloat w0 = LOAD(vfloat, 0), w1 = LOAD(vfloat, 1);
+    __builtin_prefetch(ask, 0, LOCALITY);
+    KEEP;
+    EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i), w1);
+  }
+  STORE_SUMS;
+}
+
+TIMES(, in_order)
+
+static void multiply_in_order(const Linear *w, int64_t tile, int64_t n_tiles, const word *x, int64_t rows, float *out) {
+  // [rows, n_in] prepared, [n_in, n_tiles * LANES] of the matrix, from a tile on -> [rows, n_tiles * LANES]
+  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, width = n_tiles * LANES;
+  memset(out, 0, 4 * rows * width);
+  for (int64_t k = 0; k < n; k += INPUTS)
+    for (int64_t channel = 0; channel < width; channel += LANES) {
+      const char *at = w->tiles + k * w->row_bytes + 4 * (tile * LANES + channel);
+      for (int64_t group = 0; group < groups; group++) {
+        int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
+        const word *rows_of_group = x + first * n_words(FLOAT32, n) + k / BLOCK * BLOCK * m + k % BLOCK;
+        float *sums = out + first * width + channel;
+        in_order(m, rows_of_group, at, least(INPUTS, n - k), at + AHEAD, w->row_bytes, sums, width);
+      }
+    }
+}
+
 // ---- The functions of gpt2.py ---------------------------------------------------------------------------------------
 
 INLINE vfloat exp_(vfloat x) {  // for x <= 0: 2**n e**r, where r is small; 0 below -87
@@ -592,15 +634,19 @@ static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const 
     }
   }
   if (!alone) meet(m, thread);
-  for (int64_t tile = thread * n_tiles / n; tile < (thread + 1) * n_tiles / n; tile++) {
-    int64_t first = tile * LANES, left = w->n_out - first;
-    const float *scale = scales_of(w, tile), *b = w->b ? w->b + first : 0;
-    multiply(w, tile, prepared, rows, m->prefetch_bytes, own.sums);
-    for (int64_t row = 0; row < rows; row++) {
-      float *sums = own.sums + row * LANES, *to = out + row * w->n_out + first;
-      if (left >= LANES) finish(sums, scale, b, then, LANES, to);
-      else finish(sums, scale, b, then, left, to);
-    }
+  int64_t most = w->row_bytes ? least(SUMS / (rows * LANES), n_tiles) : 1;  // tiles at a time
+  for (int64_t tile = thread * n_tiles / n, end = (thread + 1) * n_tiles / n, some; tile < end; tile += some) {
+    some = least(most, end - tile);
+    if (w->row_bytes) multiply_in_order(w, tile, some, prepared, rows, own.sums);
+    else multiply(w, tile, prepared, rows, m->prefetch_bytes, own.sums);
+    for (int64_t row = 0; row < rows; row++)
+      for (int64_t i = 0; i < some; i++) {
+        int64_t first = (tile + i) * LANES, left = w->n_out - first;
+        const float *scale = scales_of(w, tile), *b = w->b ? w->b + first : 0;
+        float *sums = own.sums + (row * some + i) * LANES, *to = out + row * w->n_out + first;
+        if (left >= LANES) finish(sums, scale, b, then, LANES, to);
+        else finish(sums, scale, b, then, left, to);
+      }
   }
 }
 
@@ -704,6 +750,7 @@ static void forward(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_last, n
 
 int64_t lanes(void) { return LANES; }
 int64_t rows_of_a_group(void) { return ROWS; }
+int64_t floats_of_sums(void) { return SUMS; }
 
 enum { DONE, ASLEEP_OTHERS, NO_SUCH_TOKEN, NO_ROOM };  // the results of a call: forward.py has their words
 

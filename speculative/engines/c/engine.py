@@ -6,7 +6,7 @@ from typing import Any
 
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
-from speculative.engines.c.packing import packer
+from speculative.engines.c.packing import PackedWeight, packer
 from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.contract import Engine
 from speculative.engines.memory import SAVING
@@ -45,8 +45,9 @@ class CEngine(Engine):
     def kernel_words(self, network: CachedNetwork) -> tuple[str, str]:
         kinds = zip(("1 row", "few", "a group", "many"), network.forward.gpt2.prefetch_bytes, strict=True)
         asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
-        format = network.params["blocks"][0]["mlp"]["c_fc"]["w"].format
-        return format.name, f"{self.threads} threads at most; prefetching: {asks}"
+        w = network.params["blocks"][0]["mlp"]["c_fc"]["w"]
+        format = w.format.name if isinstance(w, PackedWeight) else "float32, in the file"
+        return format, f"{self.threads} threads at most; prefetching: {asks}"
 
     def draft_dtype(self, dtype: str) -> str:
         return "int8"  # the output's distribution stays the target's
@@ -54,8 +55,8 @@ class CEngine(Engine):
     def held_dtype(self, dtype: str) -> str:
         return dtype
 
-    def converter(self, dtype: str) -> Callable:
-        return packer(dtype)
+    def converter(self, dtype: str, in_place: bool = False) -> Callable:
+        return packer(dtype, in_place)
 
     def window_seconds(self, network: CachedNetwork, x: Any, n_rows: int) -> float:
         with LOCK:

@@ -121,12 +121,19 @@ class CompiledGPT2:
         self.kept.append((struct(name) * len(values))(*values))
         return ctypes.addressof(self.kept[-1])
 
-    def linear(self, w: PackedWeight, b: np.ndarray | None = None) -> ctypes.Structure:
-        self.kept.append(w.tiles)
+    def linear(self, w: PackedWeight | np.ndarray, b: np.ndarray | None = None) -> ctypes.Structure:
+        """w: tiles, or a matrix of float32 that is used where it lies (packing.packer)."""
         n_in, n_out = w.shape
-        format = numbers("format")[w.format.name]
-        bias = 0 if b is None else self.keep(b)
-        return struct("Linear")(b=bias, n_in=n_in, n_out=n_out, format=format, tiles=address(w.tiles))
+        linear = struct("Linear")(n_in=n_in, n_out=n_out, b=0 if b is None else self.keep(b))
+        weights = w if isinstance(w, np.ndarray) else w.tiles
+        self.kept.append(weights)
+        linear.tiles = address(weights)
+        if isinstance(w, np.ndarray):
+            linear.format = numbers("format")["float32"]
+            linear.row_bytes = w.strides[0]
+        else:
+            linear.format = numbers("format")[w.format.name]
+        return linear
 
     def norm(self, params: dict) -> ctypes.Structure:
         return struct("Norm")(g=self.keep(params["g"]), b=self.keep(params["b"]))
@@ -148,7 +155,7 @@ class CompiledGPT2:
         return struct("Scratch")(
             prepared=self.keep(aligned(CHUNK * n_row)),
             row=self.keep(aligned(n_row)),
-            sums=self.keep(aligned(CHUNK * lanes())),
+            sums=self.keep(aligned(library().floats_of_sums())),
             scores=self.keep(aligned(library().rows_of_a_group() * n_row)),
         )
 

@@ -85,7 +85,7 @@ def build(folder: Path, announcement: str = "") -> Path:
 def load(path: Path) -> ctypes.CDLL:
     """The library's functions, with their types. Raises OSError."""
     found = ctypes.CDLL(str(path))
-    for name in ("lanes", "rows_of_a_group", "tile_bytes", "gpt2"):
+    for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "gpt2"):
         getattr(found, name).restype = c_int64
     found.tile_bytes.argtypes = [c_int64, c_int64]
     found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]

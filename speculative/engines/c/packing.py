@@ -46,11 +46,21 @@ def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
     return PackedWeight(w.shape, format, tiles)
 
 
-def packer(dtype: str) -> Callable:
-    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is."""
+def can_stay(name: str, array: np.ndarray) -> bool:
+    """Return True for a matrix [n_in, n_out] whose channels fill up whole tiles. The embedding lies transposed."""
+    return name != "wte" and array.flags.c_contiguous and array.shape[1] % lanes() == 0
+
+
+def packer(dtype: str, in_place: bool = False) -> Callable:
+    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is.
+
+    in_place: leave matrices of float32 in the file too, if engine.c can use them there.
+    """
 
     def convert(name, array):
         matrix = matrix_of(name, array.shape, dtype)
-        return pack_matrix(array.T if name == "wte" else array, matrix[1]) if matrix else array
+        if not matrix or (in_place and dtype == "float32" and can_stay(name, array)):
+            return array
+        return pack_matrix(array.T if name == "wte" else array, matrix[1])
 
     return convert
