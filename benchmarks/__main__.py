@@ -11,6 +11,7 @@ FILES = {  # {name of a file: help}
     "theory": "the formulas of Leviathan et al., with a run's point; a picture",
     "walkthrough": "the tables of docs/walkthrough.md, computed anew",
     "kernels": "forward passes of 1 to 17 rows and of a prompt",
+    "cores": "forward passes by the number of threads, beside the bandwidth of memory",
     "accelerator": "the JAX engine on its device: calls of 1 to 33 rows, both loops, compiling",
     "prices": "settings beside each other without a clock: calls, priced by a table of a machine",
     "blog": "the blog's own code beside ours, from a clone of its repository",
