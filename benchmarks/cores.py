@@ -9,6 +9,7 @@ the share of one row's time in which the first thread waited for the others at b
 which the row counts take turns. The first threads get the physical cores, as far as the system says which these are.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -57,7 +58,8 @@ def use_cpus(n: int, cpus: Sequence[int]) -> None:
     """Let this process's threads run on the first n of these CPUs, if the system can do that."""
     if hasattr(os, "sched_setaffinity"):
         for thread in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(thread), cpus[:n])
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.sched_setaffinity(int(thread), cpus[:n])
 
 
 def waited(run: CompiledPass) -> float:
