@@ -194,7 +194,7 @@ DEMO = {
     "prompt": '"From the first, two facts were very obvious to me,',  # of the kind that the pair was trained on,
     "n_tokens_to_generate": 54,  # to the end of a sentence
     "draft_model_size": "tiny-draft",
-    "target_model_size": "tiny-target",
+    "target_model_size": "padded-target",  # tiny-target, whose tokens cost what those of GPT-2 124M cost
     # beside the package in the repository, inside it in a wheel
     "models_dir": str(HERE / "models" if (HERE / "models").is_dir() else HERE.parent / "models"),
 }

@@ -20,12 +20,14 @@ import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes
 from speculative.measure import predictions, turns
+from speculative.options import DEMO
 from speculative.support.errors import guarded
 from speculative.verify.checks import PROMPTS, verify
 from utils import load_encoder_hparams_and_params
 
 MODELS = Path(__file__).parents[1] / "models"
 
+DEMO["target_model_size"] = "tiny-target"  # not padded, which would cost each test seconds
 PROMPT = "the thing in"
 USUAL = {"target_model_size": "target", "draft_model_size": "draft", "threads": 1, "prompt": PROMPT}
 USUAL["n_tokens_to_generate"] = 12

@@ -7,10 +7,12 @@ import pytest
 from conftest import MODELS
 
 from gpt2 import gpt2
+from speculative import load_pair
 from speculative.checkpoints.loading import load_params
 from speculative.engines.c.engine import new_pass
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
+from speculative.options import DEMO
 
 
 def test_its_files_are_small():
@@ -46,3 +48,14 @@ def test_r_is_high_over_held_out_prompts(pair):
     assert len(set(prompts)) == 20
     steps = [pair.steps("speculative", pair.encode(prompt), 40, np.random.default_rng(0)) for prompt in prompts]
     assert np.median([40 / sum(step.drafted + 1 for step in of_one) for of_one in steps]) >= 0.6
+
+
+def test_the_target_of_the_demo_is_the_tiny_one_padded(pair):
+    """It computes the tiny target's text, and reads as much for a token as a model of its shape."""
+    padded = load_pair(target_model_size="padded-target", draft_model_size="tiny-draft", models_dir=str(MODELS))
+    prompt = DEMO["prompt"]
+    tiny = "".join(step.text for step in pair.autoregressive(prompt, 12))
+    assert "".join(step.text for step in padded.speculative(prompt, 12)) == tiny
+    assert padded.models["target"].weight_bytes > 300e6
+    for name in ("encoder.json", "vocab.bpe"):
+        assert (MODELS / "padded-target" / name).read_bytes() == (MODELS / "tiny-target" / name).read_bytes()

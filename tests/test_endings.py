@@ -19,6 +19,7 @@ from speculative.steps import TextStep
 from speculative.support.errors import UserError, guarded
 from speculative.support.terminal import SHOWN
 
+TINY = ["--demo", "--target_model_size=tiny-target"]
 ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
@@ -142,7 +143,7 @@ def test_an_unforeseen_error_shows_its_traceback():
     ],
 )
 def test_a_stream_that_is_full_or_closed(shell, word, status, said):
-    done = python("main.py", "--demo", "-n", "3", word, shell=shell)
+    done = python("main.py", *TINY, "-n", "3", word, shell=shell)
     assert (done.returncode, done.stderr) == (status, said)
 
 
@@ -163,7 +164,7 @@ def test_a_terminal_that_knows_ascii_alone(pair_words):
 @pytest.mark.parametrize("name", ["json", "html"])
 def test_a_file_may_be_standard_output(name):
     """The rest of the output is then on standard error."""
-    done = python("main.py", "--demo", "-n", "3", f"--{name}", "-")
+    done = python("main.py", *TINY, "-n", "3", f"--{name}", "-")
     assert (done.returncode, done.stderr.count("Text = ")) == (0, 2)
     assert re.fullmatch({"json": r"\{.*\}\n?", "html": "<!doctype html>.*</html>\n"}[name], done.stdout, re.DOTALL)
 

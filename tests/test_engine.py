@@ -425,7 +425,7 @@ IN_A_PROCESS = """if True:
     library.FLAGS += sys.argv[2:]
     sys.path.insert(0, "tests")
     import main, pytest
-    main.run(main.main, main.__doc__, ["--demo", "--quiet"])
+    main.run(main.main, main.__doc__, ["--demo", "--target_model_size=tiny-target", "--quiet"])
     files = ["tests/test_engine.py", "tests/test_packed.py", "tests/test_cache.py"]
     sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
 
@@ -445,7 +445,7 @@ def check(done):
     """All passed, and the demo's texts, of a target in float32, are one text, the same as with the engine of this
     machine."""
     assert done.returncode == 0, done.stdout + done.stderr
-    ours = python("main.py", "--demo", "--quiet")
+    ours = python("main.py", "--demo", "--target_model_size=tiny-target", "--quiet")
     found, expected = (re.findall(r"^Text = .*?(?=\n\w|\n\.|\Z)", one.stdout, re.S | re.M) for one in (done, ours))
     assert len({text.strip() for text in found + expected}) == 1, (found, expected)
 

@@ -296,6 +296,12 @@ def test_logits_that_are_not_finite_are_refused(greedy, monkeypatch, role, model
 
 @slow  # a process of its own
 def test_a_platform_that_is_not_there_is_one_line():
-    done = python("main.py", "--demo", "--engine=jax", env=os.environ | {"JAX_PLATFORMS": "rocm"})
+    done = python(
+        "main.py",
+        "--demo",
+        "--target_model_size=tiny-target",
+        "--engine=jax",
+        env=os.environ | {"JAX_PLATFORMS": "rocm"},
+    )
     assert done.returncode == 2
     assert re.fullmatch(r"error: jax finds no device of JAX_PLATFORMS=rocm .*: unset it\n", done.stderr)

@@ -54,7 +54,7 @@ def terminal(tmp_path):
 
     def start(*words, **env):
         home = {"XDG_CACHE_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "100", "NO_COLOR": None, "HISTFILE": None}
-        running.append(Terminal([*words, "--demo", "--engine=numpy"], home | env))
+        running.append(Terminal([*words, "--demo", "--target_model_size=tiny-target", "--engine=numpy"], home | env))
         return running[-1]
 
     yield start

@@ -43,7 +43,7 @@ def test_the_demo_and_its_page(installed, tmp_path):
         assert "Autoregressive Decode" in out
         assert "Speculative Decode" in out
         assert "<html" in (tmp_path / f"{name}.html").read_text(encoding="utf-8")
-        assert f"usage: {name} [--OPTION" in out_of(*command, "--help")
+        assert f"usage: {name} [PROMPT] [--OPTION" in out_of(*command, "--help")
 
 
 def test_it_installs_one_name_with_all_its_files(installed):

@@ -23,6 +23,7 @@ from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.names import ask_hub, is_of_hub, is_path, local_folder, model_folder
 from speculative.checkpoints.names import model as checked
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES, TF_DATA, TF_ENDS, TF_INDEX, TF_PREFIX
+from speculative.checkpoints.padded import Padding, build_padded, small_folder
 from speculative.checkpoints.tensors import bad_file, build_params
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.support.errors import UserError
@@ -62,6 +63,10 @@ def look(folder: str) -> Checkpoint:
     settings = next((name for name in SETTINGS if name in names), SETTINGS[-1])
     forms = VOCABULARIES if settings == "hparams.json" else [*VOCABULARIES[1:], VOCABULARIES[0]]  # of one program
     vocabulary = next((form for form in forms if names & {*form}), VOCABULARIES[0])
+    if settings in names and (small := small_folder(folder, read_config(os.path.join(folder, settings)))):
+        return Checkpoint(
+            folder, names, settings, vocabulary, [os.path.join(small, name) for name in look(small).weights]
+        )
     return Checkpoint(folder, names, settings, vocabulary, weights_of(folder, names))
 
 
@@ -73,7 +78,11 @@ def weights_of(folder: str, names: set[str]) -> Sequence[str]:
         return shards_of_index(os.path.join(folder, SHARDS))
     prefix = openai.latest_checkpoint(folder)
     in_tf = [f"{prefix or TF_PREFIX}{end}" for end in TF_ENDS]
-    return in_tf if prefix or names & {*in_tf} else [SAFETENSORS]
+    if prefix or names & {*in_tf}:
+        return in_tf
+    settings = os.path.join(folder, "hparams.json")
+    small = small_folder(folder, read_object(settings)) if "hparams.json" in names else None
+    return [os.path.join(small or "", SAFETENSORS)]
 
 
 def shards_of_index(path: str) -> Sequence[str]:
@@ -119,7 +128,13 @@ def load_params(
     read_index = openai.read_index if files.weights[0].endswith(".index") else hugging_face.read_index
     index = read_index([os.path.join(folder, name) for name in files.weights])
     config = read_config(os.path.join(folder, files.settings))
-    return build_params(index, hparams, absorb(config, convert), progress)
+    small = small_folder(folder, config)
+    if not small:
+        return build_params(index, hparams, absorb(config, convert), progress)
+    old = load_hparams(os.path.join(small, look(small).settings))
+    tensors: dict[str, np.ndarray] = {}
+    build_params(index, old, tensors.setdefault, lambda n_bytes: None)
+    return build_padded(Padding(old, hparams), tensors, convert, progress)
 
 
 def unknown_model(name: str, models_dir: str) -> str:
