@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from speculative.checkpoints.names import model, path
+from speculative.engines.formats import FORMATS
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.synonyms import unknown_option
 
@@ -110,7 +111,6 @@ def port(value: Any) -> int:
 
 MOST_NODES = 64  # of a tree
 STOP = " /stop "  # between two stop texts in one line
-FORMATS = ("float32", "float16", "bfloat16", "int8", "int4")
 OFF = ", or left out, which turns it off"
 not_negative = check_number("a number of at least 0", lambda value: value >= 0)
 share = check_number(f"a number above 0 and at most 1{OFF}", lambda value: 0 < value <= 1)

@@ -23,6 +23,7 @@ FLOORS = (
     "speculative.loading",
     "speculative.engines",
     "speculative",
+    "speculative.engines.formats",
     "utils",
     "speculative.checkpoints",
     "encoder gpt2",

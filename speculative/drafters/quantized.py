@@ -7,13 +7,7 @@ Source: Georganas et al. 2025, "ML-SpecQD: Multi-Level Speculative Decoding with
 """
 
 from speculative.drafters.model import drafts_of
+from speculative.engines.formats import FORMATS
 
-SPECS = [
-    drafts_of(
-        name,
-        name,
-        words=f"{name} copy of the target",
-        scale=0.04,
-    )
-    for name in ("float16", "bfloat16", "int8", "int4")
-]
+ROUNDED = [*FORMATS][1:]  # all but float32
+SPECS = [drafts_of(name, name, words=f"{name} copy of the target", scale=0.04) for name in ROUNDED]
