@@ -12,6 +12,7 @@ from speculative.blog.encoder import StreamDecoder
 from speculative.decoding import Report, text_steps
 from speculative.drafters.user import as_drafter
 from speculative.engines.choice import make_engine
+from speculative.engines.model import join
 from speculative.explain import RecordedRandom
 from speculative.filters import Filters
 from speculative.loading import Models, networks_of
@@ -142,8 +143,7 @@ class Session(Generic[AnyOptions]):
         o = self.options
         models = {role: self.model(role) for role in self.roles}
         models["target"] = target or models["target"]
-        for role in filter(self.models.shares_cache, models):
-            models[role].target = models["target"]
+        join(models.values())
         context = drafters.Context(self.encoder.n_vocab, rng, self.draft_filters, o.temperature == 0, models)
         levels, inner = self.levels[depth:], self.lookaheads[depth + 1 :]
         return drafters.make_drafter(levels, context, inner, self.rule, trees=bool(o.tree))

@@ -3,6 +3,7 @@
 A World is a Session over networks of a few tokens, so that everything that is registered decodes as in the product.
 """
 
+import contextlib
 import copy
 from functools import cache
 from itertools import repeat, tee
@@ -67,6 +68,7 @@ class Network:
         self.hparams = {"n_vocab": n_vocab, "n_ctx": 99, "n_embd": N_EMBD, "n_layer": 0}
         self.n_ctx = 99
         self.wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
+        self.lock = contextlib.nullcontext()
         self.log = []
         self.n_read = 1
         self.hidden = None
@@ -76,9 +78,6 @@ class Network:
 
     def share_cache(self, target, rank):
         """It has no keys and values."""
-
-    def hold(self, x):
-        """Nor has it any to hold."""
 
     def logits(self, x, n_last=1):  # [n] -> [n_last, n_vocab]
         self.clock.now += self.seconds * (1 + 0.05 * (n_last - 1))

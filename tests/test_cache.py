@@ -13,7 +13,7 @@ from speculative.engines.c import packing
 from speculative.engines.c.library import library
 from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.formats import FORMATS
-from speculative.engines.model import CachedNetwork, Model, check_finite, common_prefix
+from speculative.engines.model import CachedNetwork, Model, check_finite, common_prefix, join
 from speculative.engines.plain import PlainPass
 from speculative.trees import Tree, by_paths
 
@@ -102,8 +102,8 @@ def test_trees_are_their_paths(kind):
         x = np.append(x, tree.path(int(rng.integers(n)))).astype(int)
         alone = Model(other, logits_themselves)
         alone(x)
-        same(model.hidden(x), alone.hidden(x))
-        assert model.hidden(np.append(x, 9)) is None
+        same(model.hidden_after(x), alone.hidden_after(x))
+        assert model.hidden_after(np.append(x, 9)) is None
         x = np.append(x, rng.integers(6))
         same(network.logits(x), other.logits(x))
         assert kind == "gpt2.py" or network.n_read == 1
@@ -157,6 +157,64 @@ def test_a_path_that_a_copy_moves_is_not_its_targets():
     copy.logits(np.array([0, 1, 2, 8, 9]))
     x = np.array([0, 1, 2, 8, 9, 3])
     same(target.logits(x), other.logits(x))
+
+
+def decode_at_random(networks, seed, rows):
+    """Call the models of one decode in any order, on texts and trees; yield before each call."""
+    models = [Model(network, logits_themselves) for network in networks]
+    join(models)
+    rng = RNG(seed)
+    x = np.arange(6) % 4
+    for _ in range(40):
+        yield
+        model = models[rng.integers(3)]
+        tree = random_tree(rng, int(rng.integers(6)))
+        if rng.random() < 0.5:
+            rows.append(model(x, int(rng.integers(1, 4))))
+            x = np.append(x, rng.integers(4, size=rng.integers(3)))
+        else:
+            rows.append(model.score_tree(x, tree, [int(rng.integers(1 + len(tree.tokens)))]))
+            x = np.append(x, tree.path(int(rng.integers(1 + len(tree.tokens))))).astype(int)
+        x = x[: rng.integers(3, 20)]
+
+
+def decode_beside_another(kind, seed):
+    """The rows of a decode, on caches that it has to itself, and on those that another decode uses meanwhile."""
+    alone, beside, others = [], [], []
+    for rows, more in ((alone, []), (beside, [seed + 1000])):
+        networks = [two_of(kind, seed=rank)[0][0] for rank in range(3)]
+        for rank in (1, 2):
+            networks[rank].share_cache(networks[0], rank)
+        decodes = [decode_at_random(networks, seed, rows), *(decode_at_random(networks, one, others) for one in more)]
+        rng = RNG(seed)
+        while decodes:
+            if more and rng.random() < 0.1:
+                networks[0].forget()
+            decode = decodes[rng.integers(len(decodes))]
+            if next(decode, "ended") == "ended":
+                decodes.remove(decode)
+    return alone, beside
+
+
+def differ(kind="float32"):
+    """Whether rows of these decodes depend on others beside them."""
+    both = (decode_beside_another(kind, seed) for seed in range(6))
+    return any(not all(map(np.array_equal, alone, beside)) for alone, beside in both)
+
+
+PLANTS = {
+    "nothing is restored": ("engines.model:Decode.restore", "network.hold(x[:n])", "pass"),
+    "only the target's part is": ("engines.model:Decode.restore", "network.rank < reader.rank", "network.rank == 0"),
+    "a cache that was cut is trusted": ("engines.model:Slots.cut", "self.user = None", "pass"),
+}
+
+
+@pytest.mark.parametrize("mistake", [None, *PLANTS])
+def test_the_rows_of_a_decode_do_not_depend_on_the_decodes_beside_it(mistake, monkeypatch):
+    """Those of a copy either, which reads what others wrote to the cache of its target."""
+    if mistake:
+        plant(monkeypatch, *PLANTS[mistake])
+    assert differ() == bool(mistake)
 
 
 def interrupt(network, call):

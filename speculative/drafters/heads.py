@@ -85,7 +85,9 @@ def head_model(context: Context) -> Callable:
     heads = context.models[NAME]
 
     def model(x):  # [n]
-        h = target.hidden(x[:-1])  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
+        h = target.hidden_after(
+            x[:-1]
+        )  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
         if h is None:
             return np.empty((0, context.n_vocab), np.float32)
         return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]

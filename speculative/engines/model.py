@@ -4,7 +4,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ class Call(NamedTuple):
 class Network:
     """What a Model calls, with the figures of its last call: here a function without a cache, such as n-gram counts."""
 
+    lock: Any = LOCK  # held around a call
     n_read = 0  # tokens that the call had to read
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
 
@@ -63,10 +65,12 @@ class Slots:
         self.tokens = np.empty(0, int)  # [n]
         self.lengths = np.zeros(1 + len(FORMATS), int)  # [n_ranks], of the part that each rank may read
         self.parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
+        self.user: Decode | None = None  # the decode that used it last; None if something was forgotten since
 
     def cut(self, n: int = 0) -> None:
         """Forget all tokens but the first n."""
         self.lengths = np.minimum(self.lengths, n)
+        self.user = None
 
 
 class CachedNetwork(Network):
@@ -114,7 +118,7 @@ class CachedNetwork(Network):
         """
         x = np.asarray(x)  # [n]
         check_length(len(x), n_last, self.n_ctx)
-        with LOCK:
+        with self.lock:
             return self.feed(x, min(self.n_kept(x), len(x) - n_last), n_last)
 
     @property
@@ -124,11 +128,19 @@ class CachedNetwork(Network):
 
     def n_kept(self, x) -> int:  # [n]
         """The number of leading tokens of x that the cache holds."""
-        return common_prefix(self.readable, x)
+        return self.n_held(x, self.slots)
+
+    def n_held(self, x, slots: Slots) -> int:  # [n]
+        """The same of a cache with these slots."""
+        return common_prefix(slots.tokens[: slots.lengths[self.rank]], x)
 
     def hold(self, x) -> None:  # [n]
-        """Let this text, and no token after it, be in the cache as this network wrote it: then the rows of its copies
-        do not depend on the decodes before."""
+        """Let this text be in the cache as this network may read it, and no token after it: then the rows of a network
+        that reads more of the cache do not depend on the decodes before."""
+        parents = self.slots.parents
+        in_place = parents is None or np.array_equal(parents[: len(x)], np.arange(len(x)) - 1)
+        if in_place and np.array_equal(self.readable, x):
+            return
         if self.n_kept(x) < len(x):
             self.logits(x)
         if len(self.readable) > len(x):
@@ -153,7 +165,7 @@ class CachedNetwork(Network):
     def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The logits after these nodes (default: all), computed path by path. Raises as logits does."""
         x = np.asarray(x)  # [n]
-        with LOCK:
+        with self.lock:
             n_read = len(x) - min(self.n_kept(x), len(x) - 1)
             logits = by_paths(self.logits)(x, tree, nodes)  # [m, n_vocab]
             self.n_read = n_read + len(logits) - 1  # as if a node that several paths share were read once
@@ -166,61 +178,111 @@ class CachedNetwork(Network):
     def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The logits of rows that the last block might have given, as heads guess them. first: the position of the
         first row's token. Raises UserError as above."""
-        with LOCK:
+        with self.lock:
             logits = self.forward.output(h)  # [n, n_vocab]
         check_finite(logits, f"{self.name}, with its heads,", first)
         return logits
 
 
+class Decode:
+    """What the shared cache of some networks held when a decode left it: if another decode has used the cache since,
+    this is restored. So the rows of a copy, which reads what its target has written, do not depend on other decodes."""
+
+    def __init__(self, networks: Iterable[Any]):
+        self.networks = sorted((one for one in networks if hasattr(one, "slots")), key=lambda one: one.rank)
+        self.left: dict[int, Slots] = {}  # by the identity of the cache's slots
+
+    def restore(self, reader: Any, x) -> None:  # [n]
+        """Let the cache hold what networks of a lower rank than the reader's have read of the text x in this decode."""
+        slots = getattr(reader, "slots", None)
+        if slots is None or slots.user is self:
+            return
+        left = self.left.get(id(slots), Slots())
+        n = 0
+        for network in self.networks:
+            if network.slots is slots and network.rank < reader.rank:
+                n = max(n, network.n_held(x, left))
+                network.hold(x[:n])
+
+    def leave(self, network: Any) -> None:
+        """Remember what the cache holds after a call of this network."""
+        slots = getattr(network, "slots", None)
+        if slots is not None:
+            slots.user = self
+            self.left[id(slots)] = copy(slots)
+
+
+class LastCall(NamedTuple):
+    """The rows that a model gave last, and the text that it had read."""
+
+    x: np.ndarray = np.empty(0, int)  # [n]
+    n_rows: int = 0
+    hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output, if the network keeps it
+    tree: Tree | None = None  # of drafts after x
+    nodes: Sequence[int] = ()  # [n_rows], the node of the tree that each row follows
+
+    def row_after(self, x) -> int | None:  # [n_x]
+        """The number of the row that follows the text x; None if there is none."""
+        if self.tree is None:
+            row = len(x) - (len(self.x) - self.n_rows) - 1
+            return row if 0 <= row < self.n_rows and np.array_equal(self.x[: len(x)], x) else None
+        for row, node in enumerate(self.nodes):
+            if np.array_equal([*self.x, *self.tree.path(node)], x):
+                return row
+        return None
+
+
 class Model:
     """model(x, n_last) -> [n_last, n_vocab]: a network, then temperature and filters. Each decode has its own."""
-
-    target: "Model | None" = None  # of a copy that shares the cache of its target: the target in the same decode
 
     def __init__(self, network: Any, to_probs: Callable):
         """to_probs: logits [n, n_vocab] -> distributions [n, n_vocab]."""
         self.network = network
         self.to_probs = to_probs
         self.log = network.log
-        self.x: np.ndarray = np.empty(0, int)  # [n], of the last call
-        self.texts_of_rows: Callable = list  # () -> for each row of the last call the text that it follows
-        self.hidden_rows: np.ndarray | None = None  # [n_rows, n_embd], the network's after that call
+        self.last = LastCall()
+        self.decode = Decode([network])
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        with LOCK:
-            if self.target:  # what it has read in this decode, it has read for its copy
-                n = min(common_prefix(self.target.x, x), len(x) - n_last)
-                self.target.network.hold(np.array(x[:n], int))
-            rows = self.call(self.network.logits, x, n_last)  # [n_last, n_vocab]
-        self.x = text = np.array(x)  # a copy: the caller may change x
-        self.texts_of_rows = lambda: [text[: i + 1] for i in range(len(text) - n_last, len(text))]
-        return rows
+        x = np.array(x)  # a copy: the caller may change x
+        with self.network.lock:
+            self.decode.restore(self.network, x[: max(0, len(x) - n_last)])
+            return self.call(self.network.logits, LastCall(x), n_last)
 
     def score_tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
-        rows = self.call(self.network.tree_logits, x, tree, nodes)  # [m, n_vocab]
-        self.x = text = np.array(x)
-        nodes = range(len(rows)) if nodes is None else nodes
-        self.texts_of_rows = lambda: [[*text, *tree.path(node)] for node in nodes]
-        return rows
+        x = np.array(x)
+        nodes = range(1 + len(tree.tokens)) if nodes is None else nodes
+        with self.network.lock:
+            self.decode.restore(self.network, x if min(nodes) else x[:-1])  # the root's row is that of its last token
+            return self.call(self.network.tree_logits, LastCall(x, tree=tree, nodes=nodes), tree, nodes)
 
-    def call(self, logits_of: Callable, *args) -> np.ndarray:  # -> [m, n_vocab]
+    def call(self, logits_of: Callable, last: LastCall, *args) -> np.ndarray:  # -> [m, n_vocab]
         """Call the network, with an entry in the log."""
         began = time.perf_counter()
-        with LOCK:  # until its entry is in the log too: another thread's call changes the figures, and ends later
-            self.last_logits = logits_of(*args)  # [m, n_vocab]
+        with self.network.lock:  # until its entry is in the log too: another thread's call changes the figures
+            self.last_logits = logits_of(last.x, *args)  # [m, n_vocab]
             rows = self.to_probs(self.last_logits)  # [m, n_vocab]
-            self.hidden_rows = self.network.hidden
+            self.decode.leave(self.network)
+            self.last = last._replace(n_rows=len(rows), hidden=self.network.hidden)
             self.log.append(Call(began, time.perf_counter() - began, self.network.n_read, len(rows)))
         return rows
 
-    def hidden(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
+    def hidden_after(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
         """The last block's output for the last token of x; None if that is not among the rows of the last call of this
         model. (Other decodes with the same network have models of their own.)"""
-        rows = [i for i, text in enumerate(self.texts_of_rows()) if np.array_equal(text, x)]
-        if not rows:
+        row = self.last.row_after(x)
+        if row is None:
             return None
-        return self.network.last_block(x) if self.hidden_rows is None else self.hidden_rows[rows[0]]
+        return self.network.last_block(x) if self.last.hidden is None else self.last.hidden[row]
+
+
+def join(models: Iterable[Any]) -> None:
+    """Let these models belong to one decode, so that each may read what the others have written to a shared cache."""
+    cached = [model for model in models if isinstance(model, Model)]
+    decode = Decode([model.network for model in cached])
+    for model in cached:
+        model.decode = decode
 
 
 def check_length(n: int, n_last: int, n_ctx: int) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from speculative.engines.model import LOCK, CachedNetwork, check_length, common_prefix
+from speculative.engines.model import CachedNetwork, Slots, check_length, common_prefix
 from speculative.trees import Tree
 
 
@@ -24,6 +24,11 @@ class TreeNetwork(CachedNetwork):
         slots.tokens, slots.lengths = np.array(x[: len(places)]), lengths
         return len(places)
 
+    def n_held(self, x, slots: Slots) -> int:  # [n]
+        """The same, with the tokens that would be moved."""
+        n, elsewhere = match_cache(slots.tokens[: slots.lengths[self.rank]], slots.parents, x, None)
+        return n + len(elsewhere)
+
     def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The same in one pass, in which a node sees the text and the path to itself, and no other node."""
         x = np.asarray(x)  # [n]
@@ -35,7 +40,7 @@ class TreeNetwork(CachedNetwork):
         n_last = 1 + len(tree.tokens) - first
         check_length(len(tokens), n_last, self.n_ctx)
         rows = np.subtract(nodes, first)  # [m]
-        with LOCK:
+        with self.lock:
             n = min(self.n_kept(tokens, parents), len(tokens) - n_last)
             logits = self.feed(tokens, n, n_last, ancestor_mask(parents, n))  # [n_last, n_vocab]
             self.hidden = self.hidden[rows]  # [m, n_embd]
