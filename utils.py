@@ -1,6 +1,6 @@
 """Downloads and loads GPT-2: models_dir/model_size -> encoder, hparams, params. The blog's functions.
 
-python utils.py download 124M [--models_dir models] [--source openai|huggingface|URL]
+python utils.py download 124M [--models_dir models] [--source openai|huggingface|URL] [--refresh]
 
 The code that reads the files is in speculative/checkpoints. main.py calls it through speculative/loading.py.
 """
@@ -33,8 +33,9 @@ def main():
     parser.add_argument("model_size", help="124M, 355M, 774M, 1558M, or OWNER/NAME of the Hugging Face hub")
     parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
     parser.add_argument("--source", default="openai", help="openai, huggingface, or the URL of a mirror")
+    parser.add_argument("--refresh", action="store_true", help="ask the hub for a newer version of what it has given")
     o = parser.parse_args()
-    print(f"{o.model_size} is in {complete_folder(o.model_size, o.models_dir, o.source)}")
+    print(f"{o.model_size} is in {complete_folder(o.model_size, o.models_dir, o.source, refresh=o.refresh)}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from conftest import write_tf
 from test_checkpoints import CONFIG, TINY, random_tensors, write_folder
 from tiny import flatten, refusal
 
-from speculative.checkpoints.advice import kinds
+from speculative.checkpoints.advice import rows
 from utils import load_encoder_hparams_and_params
 
 FILE = Path(__file__).with_name("advice.txt")
@@ -36,11 +36,16 @@ def files(tmp_path_factory):
 
 
 def put(folder, words, files):
-    """Write files, NAME or NAME=CONTENT, and delete others, -NAME."""
-    for name, _, content in (word.partition("=") for word in words.split()):
+    """Write files, NAME or NAME=CONTENT, and links, NAME->TARGET, and delete others, -NAME."""
+    for word in words.split():
+        name, link, target = word.partition("->")
+        name, _, content = name.partition("=")
         path = folder / name.removeprefix("-")
         path.parent.mkdir(parents=True, exist_ok=True)
-        if name.startswith("-"):
+        if link:
+            path.unlink(missing_ok=True)
+            path.symlink_to(target)
+        elif name.startswith("-"):
             path.unlink()
         else:
             path.write_bytes(POINTER if content == "POINTER" else content.encode() or files.get(path.name, b""))
@@ -73,5 +78,5 @@ def test_what_is_said_helps_and_nothing_is_downloaded(
 
 def test_every_advice_is_among_them():
     said = FILE.read_text()
-    for _, how in kinds("tokens") + kinds("weights"):
+    for _, how in rows("tokens") + rows("weights"):
         assert how.format("FOLDER", "FOLDER") in said

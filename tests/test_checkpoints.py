@@ -1,10 +1,13 @@
 """Folders as Hugging Face's libraries save them: each setting is honoured or named, each token is theirs."""
 
+import errno
 import json
 import math
+import mmap
 import os
 import shutil
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import ml_dtypes
@@ -17,9 +20,13 @@ from tiny import ROOT, flatten, random_arrays, refusal
 
 import gpt2
 from encoder import END_OF_TEXT
+from speculative.checkpoints import disk, hugging_face
+from speculative.checkpoints.advice import first_row, rows
 from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.hugging_face import openai_name
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.checkpoints.tensors import checkpoint_shapes, nested
+from speculative.checkpoints.official import TF_DATA, TF_INDEX
+from speculative.checkpoints.tensors import build_params, checkpoint_shapes, nested
 from speculative.engines.choice import make_engine
 from speculative.loading import ModelSpec
 
@@ -196,6 +203,73 @@ def test_tensors_that_are_not_a_gpt2s_are_one_line(name, array, said, tmp_path):
     tensors = random_tensors(CONFIG) | {name: array.astype(np.float32)}
     folder = write_folder(tmp_path / "model", CONFIG, tensors)
     assert said in refusal(load_params, str(folder), sizes(CONFIG))
+
+
+TENSORS = [
+    ("model.wte.weight", "mlx-lm's, whose matrices are transposed"),
+    ("model.h.0.attn.c_attn.scales", "quantized by mlx-lm"),
+    ("transformer.h.0.attn.c_attn.qweight", "quantized by GPTQ or AWQ"),
+    ("transformer.h.0.attn.c_attn.SCB", "quantized by bitsandbytes"),
+    ("transformer.h.0.attn.c_attn.weight_scale", "quantized, and cannot be read here"),
+    ("base_model.model.transformer.h.0.attn.c_attn.lora_A.weight", "a LoRA that is not merged"),
+    ("base_model.model.transformer.h.0.ln_1.weight", "the names are peft's"),
+    ("pretrained_model.transformer.wte.weight", "the model is a part of another one"),
+    ("model.transformer.h.0.ln_1.bias", "the model is a part of another one"),
+    ("model.layers.0.self_attn.q_proj.weight", "another kind of model than GPT-2"),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), TENSORS)
+def test_names_of_tensors_tell_what_a_file_is(name, said):
+    index = {openai_name(name): Mock(path="model.safetensors", shape=(1,))}
+    line = refusal(build_params, index, sizes(CONFIG), None, None)
+    assert said in line.partition(", contrary to its settings; ")[2]
+
+
+def test_every_advice_on_tensors_is_among_them():
+    assert {first_row("tensors", [openai_name(name)])[1] for name, _ in TENSORS} == {how for _, how in rows("tensors")}
+
+
+@pytest.mark.parametrize("name", [TF_INDEX, "model.safetensors"])
+def test_a_file_that_cannot_be_mapped_is_read(name, tiny_files, tiny_hparams, tiny_arrays, tmp_path, monkeypatch):
+    """Some network disks say so. An error of the system names the file."""
+    for file in {name, TF_DATA if name == TF_INDEX else name, "hparams.json"}:
+        (tmp_path / file).write_bytes(tiny_files[file])
+    monkeypatch.setattr(mmap, "mmap", Mock(side_effect=OSError(errno.ENODEV, "No such device"), spec=[]))
+    flat = flatten(load_params(str(tmp_path), tiny_hparams))
+    assert all((flat[name] == array).all() for name, array in tiny_arrays.items())
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path, monkeypatch):
+    path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
+    broken = OSError(errno.EIO, "Input/output error")  # of a read: it has no name
+    monkeypatch.setattr(disk, "state_of", Mock(side_effect=broken))
+    with pytest.raises(OSError) as caught:
+        load_params(str(path.parent), sizes(CONFIG))
+    assert caught.value.filename == str(path)
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(OSError) as caught:
+        load_hparams(path.with_name("config.json"))
+    assert caught.value.filename == str(path.with_name("config.json"))
+
+
+def test_the_note_is_of_the_file_that_was_checked(tmp_path, monkeypatch):
+    """Another model takes the file's place while it is read: that one has not been checked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write_folder(tmp_path / "model", CONFIG, random_tensors(CONFIG)) / "model.safetensors"
+    damaged = random_tensors(CONFIG) | {"h0/mlp/c_fc/w": holding(np.nan).astype(np.float32)}
+    read_index = hugging_face.read_index
+
+    def replaced(paths):
+        index = read_index(paths)
+        write_safetensors(tmp_path / "new", damaged, prefix="transformer.")
+        os.replace(tmp_path / "new", path)
+        return index
+
+    monkeypatch.setattr(hugging_face, "read_index", replaced)
+    assert "changed while it was read" in refusal(load_params, str(path.parent), sizes(CONFIG))
+    monkeypatch.setattr(hugging_face, "read_index", read_index)
+    assert "holds NaN or infinity" in refusal(load_params, str(path.parent), sizes(CONFIG))
 
 
 @pytest.mark.parametrize(

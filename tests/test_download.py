@@ -4,14 +4,21 @@ import contextlib
 import hashlib
 import http.server
 import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from tiny import refusal
+from tiny import ROOT, refusal
 
-from speculative.checkpoints import download
+from speculative.checkpoints import download, network
+from speculative.checkpoints.official import TF_DATA
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -20,6 +27,9 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     kind = "application/octet-stream"
     claimed = None  # the length that a HEAD tells, if it is not the body's
+    answers_head = True
+    status = 404  # of a file that is not there
+    pause = None  # an event that a GET waits for after the first half of the body
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -32,7 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self):
-        self.answer(None)
+        self.answer(None if self.server.answers_head else 501)
 
     def do_GET(self):
         self.server.ranges.append((self.path, self.headers["Range"]))
@@ -42,7 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self, fault):
         body = self.server.files.get(self.path.partition("?")[0])
         if body is None or isinstance(fault, int):
-            self.send_error(fault or 404)
+            self.send_error(fault or self.server.status)
             return
         kind = self.server.kind
         if fault == "page":
@@ -54,6 +64,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body) - start if claimed is None else claimed))
         self.end_headers()
         if self.command == "GET":
+            if self.server.pause:
+                self.wfile.write(body[start : len(body) // 2])
+                start = len(body) // 2
+                self.server.pause.wait(60)
             self.wfile.write(body[start:][: fault and fault["close"]])
         self.close_connection = True
 
@@ -132,6 +146,12 @@ def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_server_need_not_answer_a_head(server, get, tmp_path):
+    server.answers_head = False
+    get(sha256=SUM, size=len(WEIGHTS))
+    assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
+
+
 def test_an_answer_that_is_longer_than_the_file_is_not_read_to_its_end(server, get):
     server.claimed = 100
     assert "it ends at byte 65,536 of 100" in refusal(get)
@@ -140,9 +160,88 @@ def test_an_answer_that_is_longer_than_the_file_is_not_read_to_its_end(server, g
 def test_nothing_is_written_through_a_link(server, get, tmp_path):
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "model").mkdir()
-    for name in ("weights", "weights.part", "SHA256SUMS"):
+    for name in ("weights", "weights.part", "weights.lock", "SHA256SUMS"):
         (tmp_path / "model" / name).symlink_to("../missing" if name == "weights" else "../precious")
     get()
     assert (tmp_path / "precious").read_text() == "precious"
     assert not (tmp_path / "missing").exists()
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
+
+
+DOWNLOAD = """
+import sys
+from speculative.checkpoints.download import download
+from speculative.support.errors import guarded
+url, path, sha256 = sys.argv[1:]
+guarded(lambda: download(url, path, sha256))
+"""
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.01)
+
+
+def test_a_second_program_waits_for_the_download(server, tmp_path, monkeypatch):
+    """It says so, and goes on with the download if the first one is killed."""
+    monkeypatch.undo()  # time.sleep
+    path = tmp_path / "model" / "weights"
+    words = [sys.executable, "-c", DOWNLOAD, f"{server.url}{PATH}", str(path), SUM]
+    server.pause = threading.Event()
+    first = subprocess.Popen(words, cwd=ROOT)
+    until(lambda: server.ranges)
+    second = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    third = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    for process in (second, third):
+        assert process.stderr.readline() == f"waiting for another program, which downloads {path} ...\n"
+    assert len(server.ranges) == 1
+    until(lambda: path.with_name("weights.part").stat().st_size > 400_000)
+    first.kill()
+    first.wait()
+    server.pause.set()
+    assert [process.wait(60) for process in (second, third)] == [0, 0]
+    for process in (second, third):
+        process.stderr.close()
+    assert path.read_bytes() == WEIGHTS
+    assert len(server.ranges) == 2
+    assert server.ranges[1][1] != "bytes=0-"
+    assert sorted(os.listdir(path.parent)) == ["SHA256SUMS", "weights"]
+
+
+def test_a_line_says_what_will_be_downloaded_and_what_remains(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(download, "download", lambda *about: None)
+    download.download_gpt2_files("124M", str(tmp_path / "124M"), weights=False)
+    assert capsys.readouterr().err == ""
+    (tmp_path / "124M").mkdir()
+    with open(tmp_path / "124M" / f"{TF_DATA}.part", "wb") as f:
+        f.truncate(100_000_000)
+    download.download_gpt2_files("124M", str(tmp_path / "124M"))
+    line = capsys.readouterr().err
+    assert re.fullmatch(rf"downloading 124M: 0.4 GB to {tmp_path}/124M, where .* are free; Ctrl-C keeps .*\n", line)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Mock(free=100_000_000))
+    line = refusal(download.download_gpt2_files, "355M", str(tmp_path / "355M"))
+    assert line == f"355M needs 1.4 GB in {tmp_path}/355M, where 0.1 GB are free"
+
+
+@pytest.mark.parametrize("variable", [*network.VARIABLES, None])
+def test_a_companys_certificate_in_any_variable_counts_for_all(variable, tmp_path, monkeypatch):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl makes the certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "company.pem"
+    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*words.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    for name in network.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, str(certificate))
+    server = Server({PATH: WEIGHTS})
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url, path = f"https://127.0.0.1:{server.server_port}{PATH}", str(tmp_path / "weights")
+    with served(server):
+        if variable:
+            download.download(url, path)
+            assert os.environ["SSL_CERT_FILE"] == str(certificate)  # which the hub's library reads
+        else:
+            assert "name its file: SSL_CERT_FILE=company.pem" in refusal(download.download, url, path)

@@ -92,7 +92,22 @@ def test_a_model_size_is_a_name_or_a_path(tiny_files, tiny_hparams, tmp_path, mo
 
 
 PATHS = [r"C:\a\mine", "D:/a/mine", r"\\server\share\mine", "//server/share/mine", r"models\mine", "C:mine"]
+FOLDERS = ["my model", "gpt2 (1)", "GPT2+poems", "модель", "gpt2-é", "tiny,2", "a&b", "a..b", "می\u200cخواهم"]
+FOLDERS += ["my run/1 [new]", "1558M finetuned"]
 NAMES = ["124M", "124M/", "owner/name", "owner/name/", "owner/name@refs/pr/1", "gpt2-xl"]
+
+
+@pytest.mark.parametrize("size", FOLDERS)
+def test_a_folder_may_have_any_name_that_can_be_seen(size, tiny_pair, tmp_path):
+    shutil.copytree(tiny_pair / "draft", tmp_path / size)
+    encoder, _, _ = load_encoder_hparams_and_params(size, str(tmp_path))
+    assert encoder.n_vocab == 260
+
+
+@pytest.mark.parametrize("size", ["", "a/..", "a//b", "a\nb", "a\x1b[2J", "a\u2028b", "a/b/c"])
+def test_a_name_that_leads_out_of_models_dir_or_cannot_be_seen_is_refused(size):
+    with pytest.raises(ValueError, match="folder of models_dir"):
+        checked(size)
 
 
 @pytest.mark.parametrize("size", [*PATHS, *NAMES])

@@ -1,18 +1,31 @@
-"""Advice about a folder that lacks files, from the table in advice.ini."""
+"""Advice about a folder that lacks files, or whose tensors have other names, from the table in advice.ini."""
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from configparser import RawConfigParser
 from glob import escape, iglob
 from pathlib import Path
 
+FORMS = ("model*.safetensors", "checkpoint")  # names of the weights that a training run keeps in its folders
+LEVELS = ("*", "*/*")
 
-def kinds(lacking: str) -> list[tuple[str, str]]:
-    """Return the rows for a folder without "tokens" or "weights": the form of a file's name, and the advice."""
+
+def rows(section: str) -> list[tuple[str, str]]:
+    """Return the rows for "tokens", "weights" or "tensors": the form of a name, and the advice."""
     table = RawConfigParser(delimiters="=")
+    table.optionxform = str  # type: ignore[assignment, method-assign]  # as they are, not in lower case
     table.read(Path(__file__).with_name("advice.ini"), encoding="utf-8")
-    return table.items(lacking)
+    return table.items(section)
+
+
+def first_row(section: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first of these names, in the order of the table, that has a row, and its advice."""
+    for form, how in rows(section):
+        for name in sorted(names):
+            if re.search(form, name):
+                return name, how
+    return None
 
 
 def advice(lacking: Collection[str], names: set[str], model: str, folder: str) -> str:
@@ -20,21 +33,36 @@ def advice(lacking: Collection[str], names: set[str], model: str, folder: str) -
     itself, or the model of the hub whose files these are."""
     if "weights" in lacking and (inner := inner_models(folder)):
         return f"there is a model in {inner[-1]}: give that path"
-    for form, how in (kind for what in ("tokens", "weights") if what in lacking for kind in kinds(what)):
-        for name in sorted(names):
-            if re.search(form, name):
-                return f"it has {name}: {how.format(model, folder)}"
+    for section in ("tokens", "weights"):
+        if section in lacking and (row := first_row(section, names)):
+            name, how = row
+            return f"it has {name}: {how.format(model, folder)}"
     return "copy them from the original model, or Hugging Face's config.json, tokenizer.json and model.safetensors"
+
+
+def advice_on_tensors(names: Iterable[str]) -> str:
+    """Return "; " and what the names of a checkpoint's tensors tell, or "" if they tell nothing."""
+    row = first_row("tensors", names)
+    return f"; {row[1]}" if row else ""
+
+
+def broken_link(path: str) -> str:
+    """Return "; " and where a link leads that leads nowhere, or ""."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return ""
+    return f"; it is a link to {os.readlink(path)}, which is not there"
 
 
 def inner_models(folder: str) -> list[str]:
     """Return the folders with weights one or two levels below, as training runs keep them; the newest last."""
-    names = ("model*.safetensors", "checkpoint")
-    paths = [path for level in ("*", "*/*") for name in names for path in iglob(f"{escape(folder)}/{level}/{name}")]
-    return [os.path.dirname(path) for path in sorted(filter(os.path.isfile, paths), key=os.path.getmtime)]
+    paths: list[str] = []
+    for level in LEVELS:
+        for form in FORMS:
+            paths += iglob(f"{escape(folder)}/{level}/{form}")
+    files = sorted(filter(os.path.isfile, paths), key=os.path.getmtime)
+    return [os.path.dirname(path) for path in files]
 
 
 def has_own_weights(folder: str, names: set[str]) -> bool:
     """Return True if somebody has put weights into the folder, in whichever form."""
-    forms = [form for form, _ in kinds("weights")]
-    return bool(inner_models(folder)) or any(re.search(form, name) for form in forms for name in names - {"checkpoint"})
+    return bool(inner_models(folder)) or first_row("weights", names - {"checkpoint"}) is not None

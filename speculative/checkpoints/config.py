@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from speculative.checkpoints.tensors import bad_file
+from speculative.checkpoints.disk import bad_file
 from speculative.support.errors import UserError, first_line
+from speculative.support.files import naming
 from speculative.support.terminal import one_line
 
 EPSILON = 1e-5  # of gpt2.py's layer norm
@@ -43,12 +44,13 @@ HONOURED = {
 def read_object(path: str) -> dict:
     """Return the JSON object in a file. Raises UserError."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        with naming(path):
+            content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise bad_file(path, "cannot be read as JSON (it is not an object)")
-    return found
+    return content
 
 
 def read_config(path: str) -> dict:

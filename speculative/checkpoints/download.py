@@ -1,4 +1,4 @@
-"""Downloads of OpenAI's files over HTTP. Models of the Hugging Face hub are downloaded by its own library.
+"""Downloads of OpenAI's files over HTTP. Models of the Hugging Face hub are downloaded by its own library: see hub.py.
 
 What has arrived of NAME is kept in NAME.part, so that the next attempt, or the next run, asks for the rest only. It
 gets its name when its size agrees, and its sha256 if that is known. SHA256SUMS lists all of them, for sha256sum -c.
@@ -8,19 +8,25 @@ import contextlib
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from speculative.checkpoints.disk import mapped
+from speculative.checkpoints.network import announce, certificate_advice, trust_certificates
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
-from speculative.checkpoints.tensors import mapped, parameter_count
+from speculative.checkpoints.tensors import parameter_count
 from speculative.support.errors import UserError, first_line
-from speculative.support.files import replacing, size_of
+from speculative.support.files import locked, replacing, size_of
 from speculative.support.progress import working
 
 # Retries of a request that gets no answer, or one that may be another the next time: after 0, 2, 4 and 8 seconds.
 RETRIES: dict[str, Any] = {"total": 4, "connect": 2, "backoff_factor": 1, "raise_on_status": False}
 RETRIES["status_forcelist"] = (408, 425, 429, 500, 502, 503, 504)
 TIMEOUT = 10, 20  # seconds until a server answers, and until the next bytes arrive
+CHUNK = 2**16  # bytes that are written together
+KEPT = "Ctrl-C keeps what has arrived, and the next run goes on from there"
+HINT = "run again to go on from here, or try another --source; python main.py --demo works without a download"
 
 
 def download_gpt2_files(model_size: str, folder: str, source: str = "openai", weights: bool = True) -> None:
@@ -29,65 +35,55 @@ def download_gpt2_files(model_size: str, folder: str, source: str = "openai", we
     source: "openai", or the URL of a mirror that has the same files at URL/model_size. Raises UserError.
     """
     base = OPENAI if source == "openai" else source.rstrip("/")
+    n_bytes = 4 * parameter_count(HPARAMS[model_size])  # of the data file
+    data = os.path.join(folder, TF_DATA)
+    if weights and not os.path.isfile(data):
+        announce(model_size, n_bytes - min(n_bytes, size_of(f"{data}.part")), folder, KEPT)
     for name in (*SMALL_FILES, TF_INDEX, TF_DATA) if weights else SMALL_FILES:
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
             sha256 = SHA256.get(name) or SHA256.get(f"{model_size}/{name}", "")
-            size = 4 * parameter_count(HPARAMS[model_size]) if name == TF_DATA else 0
-            download(f"{base}/{model_size}/{name}", path, sha256, size)
+            download(f"{base}/{model_size}/{name}", path, sha256, n_bytes if name == TF_DATA else 0)
 
 
 def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
-    """Download one file, or the rest of it. sha256, size (bytes): "" and 0 if they are not known. Raises UserError."""
-    part = f"{path}.part"
+    """Download one file, or the rest of it, or wait for another process that does. sha256, size (bytes): "" and 0 if
+    they are not known. Raises UserError."""
+    with explaining(url), new_session() as session:
+        length = length_of(session, url, size)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with locked(path, f"waiting for another program, which downloads {path} ..."):
+            if os.path.isfile(path):  # the other program has
+                return
+            receive(session, url, f"{path}.part", length)
+            finish(url, path, sha256)
+
+
+@contextlib.contextmanager
+def explaining(url: str) -> Iterator[None]:
+    """Turn errors of the network and of the disk into a UserError. requests' errors are OSErrors; a ValueError comes of
+    headers that make no sense."""
     try:
-        receive(url, part, size)
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a ValueError: headers that make no sense
+        yield
+    except (OSError, ValueError) as error:
         cause = getattr(error.args[0], "reason", error) if error.args else error  # urllib3's, the last of its tries
-        hint = "run again to go on from here, or try another --source; python main.py --demo works without a download"
-        raise UserError(f"cannot download {url} ({first_line(cause)}): {hint}") from None
-    found = hashlib.sha256(mapped(part)).hexdigest()
-    if sha256 not in ("", found):
-        os.remove(part)
-        raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
-    sums, name = Path(path).with_name("SHA256SUMS"), os.path.basename(path)
-    text = sums.read_text(encoding="utf-8", errors="replace") if sums.is_file() else ""
-    with replacing(sums) as unfinished:
-        Path(unfinished).write_text(re.sub(f".*  {name}\n", "", text) + f"{found}  {name}\n", encoding="utf-8")
-    os.replace(part, path)
+        advice = certificate_advice(cause) or f": {HINT}"
+        raise UserError(f"cannot download {url} ({first_line(cause)}){advice}") from None
 
 
-def receive(url: str, part: str, size: int) -> None:
-    """Ask for the bytes that a file lacks, until it is complete. Raises UserError, RequestException."""
+@contextlib.contextmanager
+def new_session() -> Iterator[Any]:
+    """Give a requests.Session that repeats a request, and takes no web page for a file."""
     import requests
     from urllib3 import Retry
 
+    trust_certificates()
     with requests.Session() as session:
         session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
         session.hooks["response"] = [check]
         for adapter in session.adapters.values():
             adapter.max_retries = Retry(**RETRIES)  # type: ignore[attr-defined]
-        answer = session.head(url, timeout=TIMEOUT, allow_redirects=True)
-        length = int(answer.headers.get("Content-Length", 0))
-        if length < 1 or length != (size or length):
-            fault = f"it has {length:,} bytes, not {size:,}" if length > 0 else "its length is 0 or unknown"
-            raise UserError(f"{url} is not the file: {fault}")
-        os.makedirs(os.path.dirname(part), exist_ok=True)
-        if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
-            os.remove(part)
-        while (n_received := size_of(part)) < length:
-            ranges = {"Range": f"bytes={n_received}-"}
-            with session.get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
-                begin = n_received if answer.status_code == 206 else 0  # or the server sends all of it
-                bar = working(f"downloading {part}", length, "B", initial=begin, unit_scale=True)
-                with bar as bar, open(part, "ab") as f, contextlib.suppress(requests.RequestException):
-                    f.truncate(begin)
-                    for chunk in answer.iter_content(2**16):
-                        bar.update(f.write(chunk))
-                        if f.tell() > length:  # a server that never ends
-                            break
-            if not n_received < size_of(part) <= length:
-                raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
+        yield session
 
 
 def check(answer: Any, **how: Any) -> None:
@@ -95,3 +91,63 @@ def check(answer: Any, **how: Any) -> None:
     answer.raise_for_status()
     if "text/html" in answer.headers.get("Content-Type", "") and not answer.is_redirect:
         raise UserError(f"{answer.url} is a web page, not the file")
+
+
+def length_of(session: Any, url: str, size: int) -> int:
+    """Return the bytes of a file on the server. size: those that it should have, or 0. Raises UserError."""
+    import requests
+
+    try:
+        answer = session.head(url, timeout=TIMEOUT, allow_redirects=True)
+    except requests.HTTPError:  # some servers answer no HEAD
+        with session.get(url, timeout=TIMEOUT, stream=True) as answer:
+            pass
+    length = int(answer.headers.get("Content-Length", 0))
+    if length < 1:
+        raise UserError(f"{url} is not the file: its length is 0 or unknown")
+    if size and length != size:
+        raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
+    return length
+
+
+def receive(session: Any, url: str, part: str, length: int) -> None:
+    """Ask for the bytes that a file lacks, until it is complete. Raises UserError, RequestException."""
+    import requests
+
+    if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
+        os.remove(part)
+    while (n_received := size_of(part)) < length:
+        ranges = {"Range": f"bytes={n_received}-"}
+        with session.get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
+            begin = n_received if answer.status_code == 206 else 0  # or the server sends all of it
+            write(answer, part, begin, length)
+        if not n_received < size_of(part) <= length:
+            raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
+
+
+def write(answer: Any, part: str, begin: int, length: int) -> None:
+    """Write the bytes of an answer to the file from `begin` on, as far as they come."""
+    import requests
+
+    bar = working(f"downloading {part}", length, "B", initial=begin, unit_scale=True)
+    with bar as bar, open(part, "ab") as f, contextlib.suppress(requests.RequestException):
+        f.truncate(begin)
+        for chunk in answer.iter_content(CHUNK):
+            bar.update(f.write(chunk))
+            if f.tell() > length:  # a server that never ends
+                break
+
+
+def finish(url: str, path: str, sha256: str) -> None:
+    """Give a file that has arrived its name, and note its sha256. Raises UserError if that is wrong."""
+    part = f"{path}.part"
+    received = hashlib.sha256(mapped(part).content).hexdigest()
+    if sha256 not in ("", received):
+        os.remove(part)
+        raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
+    sums, name = Path(path).with_name("SHA256SUMS"), os.path.basename(path)
+    text = sums.read_text(encoding="utf-8", errors="replace") if sums.is_file() else ""
+    others = re.sub(f".*  {re.escape(name)}\n", "", text)
+    with replacing(sums) as unfinished:
+        Path(unfinished).write_text(f"{others}{received}  {name}\n", encoding="utf-8")
+    os.replace(part, path)

@@ -1,16 +1,18 @@
 """The name of a model, as it is typed, and the folder that it means: of models_dir, a path, or of the hub's cache."""
 
-import contextlib
 import os
 import re
+import unicodedata
 from pathlib import PureWindowsPath
-from textwrap import shorten
 from typing import Any
 
+from speculative.checkpoints import hub
 from speculative.checkpoints.official import HUGGING_FACE
-from speculative.support.errors import UserError
 
 WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
+WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
+ON_HUB = re.compile(f"{WORD}(/{WORD})?(@{WORD}(/{WORD})*)?")  # OWNER/NAME@REVISION
+MUST_BE = "124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub"
 
 
 def path(value: Any) -> str:
@@ -28,13 +30,19 @@ def is_path(model_size: str) -> bool:
 
 def model(value: Any) -> str:
     """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
-    word = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
     if is_path(str(value)):
         return path(value)
     name = str(value).removesuffix("/")  # which a shell completes
-    if not re.fullmatch(f"{word}(/{word})?(@{word}(/{word})*)?", name):
-        raise ValueError("124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub")
+    if not ON_HUB.fullmatch(name) and not is_folder_name(name):
+        raise ValueError(MUST_BE)
     return name
+
+
+def is_folder_name(name: str) -> bool:
+    """Return True for a name of any characters that can be seen, or with folders in it; never one that leads out."""
+    parts = name.split("/")
+    controls = [char for char in name if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")]
+    return len(parts) <= 2 and not controls and not {"", ".", ".."}.intersection(parts)
 
 
 def local_folder(name: str, models_dir: str) -> str:
@@ -45,28 +53,14 @@ def local_folder(name: str, models_dir: str) -> str:
 def model_folder(name: str, models_dir: str) -> str:
     """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
     library. Only a path leads out of these."""
-    if is_of_hub(name, models_dir):
-        with contextlib.suppress(UserError):  # it is not in the cache
-            return ask_hub("snapshot_download", name, local_files_only=True)
-    return local_folder(name, models_dir)
+    in_cache = hub.cached_folder(name) if is_of_hub(name, models_dir) else None
+    return in_cache or local_folder(name, models_dir)
 
 
 def is_of_hub(name: str, models_dir: str) -> bool:
     """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names that need no owner, without a local folder."""
     repository = name.partition("@")[0]
-    is_name = not is_path(name) and ("/" in repository or repository in WITHOUT_OWNER)
-    return is_name and not os.path.isdir(local_folder(name, models_dir))
-
-
-def ask_hub(function: str, name: str, **how) -> Any:
-    """Call a function of huggingface_hub for a model. Raises UserError with its message in one line.
-
-    It takes care of HF_HOME, HF_TOKEN, HF_HUB_OFFLINE, and begins an interrupted file again.
-    """
-    import huggingface_hub
-
-    repository, _, revision = name.partition("@")
-    try:
-        return getattr(huggingface_hub, function)(repository, revision=revision or None, **how)
-    except Exception as error:  # its kinds are those of several libraries
-        raise UserError(f"{name}: {shorten(str(error), 400, placeholder=' …')}") from error
+    is_name = "/" in repository or repository in WITHOUT_OWNER
+    if is_path(name) or not is_name or not ON_HUB.fullmatch(name):
+        return False
+    return not os.path.isdir(local_folder(name, models_dir))

@@ -13,8 +13,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from speculative.checkpoints.disk import MappedFile, bad_file, mapped
 from speculative.checkpoints.official import TF_ENDS
-from speculative.checkpoints.tensors import Tensor, bad_file, build_params, mapped, masked_crc32c
+from speculative.checkpoints.tensors import Tensor, build_params, masked_crc32c
+from speculative.support.files import naming
 
 FOOTER = 48  # bytes at the end of the index: the places of its blocks
 TYPES = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}  # TensorFlow's numbers
@@ -29,9 +31,10 @@ def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
 def latest_checkpoint(folder: str) -> str:
     """Return the prefix that the file `checkpoint` names, as tf.train.latest_checkpoint does; "" if there is none."""
     path = Path(folder, "checkpoint")
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    found = re.search(r"^\s*model_checkpoint_path\s*:\s*([\"'])(.+?)\1", text, re.MULTILINE)
-    return found[2] if found else ""
+    with naming(path):
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    named = re.search(r"^\s*model_checkpoint_path\s*:\s*([\"'])(.+?)\1", text, re.MULTILINE)
+    return named[2] if named else ""
 
 
 def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
@@ -42,16 +45,22 @@ def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
     for key, value in read_table(path):
         # Outside of model/ a training run keeps its own numbers, the optimizer's for example.
         if key.startswith(b"model/"):
-            entry = dict(fields(value))  # BundleEntryProto: 1 type, 2 shape, 4 first byte, 6 CRC32C
-            shape = tuple(dict(fields(dimension))[1] for _, dimension in fields(entry[2]))
-            dtype = TYPES.get(entry[1], f"TensorFlow's type {entry[1]}")
-            tensors[key.decode()[len("model/") :]] = Tensor(data_path, data, dtype, shape, entry.get(4, 0), entry[6])
+            tensors[key.decode().removeprefix("model/")] = tensor_of(data, value)
     return tensors
+
+
+def tensor_of(data: MappedFile, message: bytes) -> Tensor:
+    """Return a tensor from TensorFlow's BundleEntryProto: field 1 is the type, 2 the shape, 4 the first byte, 6 the
+    CRC32C."""
+    entry = dict(fields(message))
+    shape = tuple(dict(fields(dimension))[1] for _, dimension in fields(entry[2]))
+    dtype = TYPES.get(entry[1], f"TensorFlow's type {entry[1]}")
+    return Tensor(data, dtype, shape, entry.get(4, 0), entry[6])
 
 
 def read_table(path: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield the (key, value)s of a table of one block. TensorFlow's blocks have up to 256 KB; a GPT-2 needs 20."""
-    table = mapped(path)[:]
+    table = mapped(path).content[:]
     try:
         end = varint(BytesIO(table[-FOOTER:]))  # the footer begins with the place of the block that follows
     except ValueError:  # the file is cut

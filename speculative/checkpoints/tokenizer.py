@@ -10,7 +10,7 @@ from typing import Any
 
 from speculative.blog.encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.config import read_object
-from speculative.checkpoints.tensors import bad_file
+from speculative.checkpoints.disk import bad_file
 from speculative.support.errors import UserError, first_line
 
 # The classes of tokenizer_class that are read here. The first one has a pre-tokenizer of its own and takes the

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.hugging_face import read_file
-from speculative.checkpoints.tensors import bad_file, read
+from speculative.checkpoints.tensors import array_of
 from speculative.drafters.base import Context, DrafterSpec, always, until_unsure
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
@@ -61,7 +62,7 @@ def load(models) -> Heads:
     tensors, metadata = read_file(path)
     if sorted(tensors) != ["b", "w"]:
         raise bad_file(path, "it has to hold the tensors w and b, and no other")
-    heads = Heads(read(tensors["w"], "w"), read(tensors["b"], "b"))
+    heads = Heads(array_of(tensors["w"], "w"), array_of(tensors["b"], "b"))
     n = len(heads.w)
     if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
         shapes = f"{heads.w.shape} and {heads.b.shape}"

@@ -8,6 +8,7 @@ from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, model_bytes
 from speculative.engines.system import groups, lines, sysctl
 from speculative.support.errors import UserError
+from speculative.support.files import in_words
 
 SAVING = tuple(FORMATS)[1:]  # formats that take less memory than float32, the largest first
 
@@ -71,7 +72,3 @@ def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None
     else:
         remedy = "take smaller models" + (" or a smaller --batch" if n_cached else "")
     raise UserError(f"the models need {in_words(total)} of memory, and {in_words(free)} are free: {remedy}")
-
-
-def in_words(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.0f} MB"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from speculative.support.terminal import one_line, without_secrets
 
 EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "jax"}  # a library -> its extra
-EXTRAS |= dict.fromkeys(("optax", "matplotlib"), "training")
+EXTRAS |= dict.fromkeys(("optax", "matplotlib", "safetensors"), "training")
 
 
 class UserError(Exception):

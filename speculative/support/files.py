@@ -9,14 +9,29 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from speculative.support.errors import UserError
-from speculative.support.terminal import ESCAPED
+from speculative.support.terminal import ESCAPED, one_line
 
 
 def cache_home() -> Path:
-    """The folder for files that this user's programs can make again. A relative one does not count, says the XDG Base
-    Directory Specification: it would be another one in each folder."""
+    """Return the folder for files that this user's programs can make again. Raises RuntimeError if there is no home.
+
+    A relative one does not count, says the XDG Base Directory Specification: it would be another one in each folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
+
+
+def in_words(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.0f} MB"
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+    """Add the file's name to an OSError: that of a read, a write or a map does not have it."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -30,12 +45,32 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
     folder, name = os.path.split(path)
     with tempfile.TemporaryDirectory(dir=folder or ".", prefix=".", suffix=".part") as own:
         part = os.path.join(own, name)
-        try:
+        with naming(path):
             yield part
-        except OSError as error:  # a full disk: the error of a write does not name its file
-            error.filename = error.filename or os.fspath(path)
-            raise
         os.replace(part, path)
+
+
+@contextlib.contextmanager
+def locked(path: str, waiting: str) -> Iterator[None]:
+    """Hold a lock on a file while the body of the `with` runs. Another process that holds it is waited for, with the
+    line `waiting`. The system takes the lock back from a process that ends."""
+    from filelock import FileLock, Timeout
+
+    beside = f"{path}.lock"
+    if os.path.islink(beside):  # of a stranger
+        os.remove(beside)
+    lock = FileLock(beside)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        print(one_line(waiting), file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows does not delete an open file
+            os.remove(beside)
+        lock.release()
 
 
 def write_text(path: str, text: str) -> None:
@@ -67,16 +102,28 @@ def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = 
     An input may be a folder, in which nothing may be written, or "-", the standard input. A path of None is left out,
     and an output "-", which is standard output.
     """
-    used = {"/dev/stdin" if path == "-" else path for path in (*inputs, "/dev/stdout") if path}
-    used = {form(path) for path in used for form in (os.path.realpath, os.path.abspath)}
+    used = forms_of("/dev/stdout")
+    for path in inputs:
+        if path:
+            used |= forms_of("/dev/stdin" if path == "-" else path)
     for path in outputs:
         if path in (None, "-"):
             continue
-        forms = os.path.realpath(path), os.path.abspath(path)  # without the links in it, and with them
-        if any(form == one or form.startswith(os.path.join(one, "")) for form in forms for one in used):
+        forms = forms_of(path)
+        if used & {outer for form in forms for outer in with_parents(form)}:
             raise UserError(f"this run uses {path}: choose another file")
         check_writable(path)
-        used.update(forms)
+        used |= forms
+
+
+def forms_of(path: str) -> set[str]:
+    """Return the absolute path with the links in it, and without them."""
+    return {os.path.abspath(path), os.path.realpath(path)}
+
+
+def with_parents(path: str) -> list[str]:
+    """Return an absolute path and the folders that it is in."""
+    return [path, *map(str, Path(path).parents)]
 
 
 def check_writable(path: str) -> None:

@@ -2,13 +2,19 @@
 
 import contextlib
 import io
+import os
 import sys
 import threading
 from collections.abc import Iterator
 
-from tqdm import tqdm
-
 from speculative.support.terminal import one_line
+
+# tqdm takes defaults from variables while it is imported, TQDM_ASCII for example. It fails there or in the middle of
+# the work if one makes no sense.
+hidden = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith("TQDM_")}
+from tqdm import tqdm  # noqa: E402
+
+os.environ.update(hidden)
 
 SECONDS = 2
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from speculative.checkpoints.loading import load_params, look
-from speculative.checkpoints.tensors import bad_file, checkpoint_shapes, mapped, nested
+from speculative.checkpoints.disk import bad_file, mapped
+from speculative.checkpoints.folder import look
+from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.c.library import lanes
 from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import matrix_of
@@ -65,7 +67,7 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
 
 def load(path: str, hparams: dict, dtype: str) -> dict:
     """Map a pack -> the parameters of a model, packed. Raises UserError if it is cut."""
-    file = mapped(path)
+    file = mapped(path).content
     found, size = places(hparams, dtype)
     if size != len(file):
         raise bad_file(path, "damaged: delete it, and run --pack again")

@@ -1,0 +1,97 @@
+"""Files of a model on the disk: mapped into memory, and the note that one of them was checked."""
+
+import contextlib
+import hashlib
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from speculative.checkpoints.official import MODEL_SIZES
+from speculative.support.errors import UserError
+from speculative.support.files import cache_home, naming, size_of
+
+POINTER = b"version https://git-lfs"  # how the pointer that git-lfs puts in a file's place begins
+
+
+class FileState(NamedTuple):
+    """What changes when another file takes a path's place, or when its content changes."""
+
+    n_bytes: int
+    modified: int  # nanoseconds
+    changed: int  # nanoseconds
+    number: int
+
+
+class MappedFile(NamedTuple):
+    """A file in memory."""
+
+    path: str
+    content: mmap.mmap | bytes  # bytes if the file system cannot map
+    state: FileState  # when it was opened
+
+
+def mapped(path: str | os.PathLike) -> MappedFile:
+    """Map a file into memory, to be read; some network disks cannot, so it is read. Raises UserError, OSError."""
+    with naming(path), open(path, "rb") as f:
+        state = state_of(f)
+        if state.n_bytes == 0:
+            raise bad_file(path, "empty")
+        content: mmap.mmap | bytes
+        try:
+            content = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError:
+            content = f.read()
+        return MappedFile(os.fspath(path), content, state)
+
+
+def state_of(f) -> FileState:
+    """Return the state of an open file, whatever its name means by now."""
+    about = os.fstat(f.fileno())
+    return FileState(about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
+
+
+def check_unchanged(files: Iterable[MappedFile]) -> None:
+    """Raise UserError if another program has written to one of the files since it was mapped."""
+    for file in files:
+        with open(file.path, "rb") as f:
+            if state_of(f) != file.state:
+                raise UserError(f"{file.path}: changed while it was read")
+
+
+def bad_file(path: str | os.PathLike, fault: str) -> UserError:
+    """Return the UserError for a file that is not what it should be, but can be read."""
+    if 0 < size_of(path) < 1024 and Path(path).read_bytes().startswith(POINTER):
+        fault = "a pointer of git-lfs: git lfs pull gets the file"
+    return UserError(f"{path}: {fault}{how_it_comes_back(Path(path))}")
+
+
+def how_it_comes_back(path: Path) -> str:
+    """Return what to delete, so that a damaged file is downloaded again; "" if it was not downloaded."""
+    if path.parent.parent.name == "snapshots":  # a link of the hub's cache
+        return f"; delete {os.path.realpath(path)} to have it downloaded again"
+    sums = path.with_name("SHA256SUMS")  # of the official models' files
+    if path.parent.name in MODEL_SIZES and sums.is_file() and f"  {path.name}\n" in sums.read_text():
+        return "; delete it to have it downloaded again"
+    return ""
+
+
+class Note:
+    """An empty file in the user's cache: an earlier run found everything right in files of this state."""
+
+    def __init__(self, about: object):
+        """about: all that was checked, with the states of its files."""
+        self.path = None
+        with contextlib.suppress(RuntimeError):  # there is no home
+            self.path = cache_home() / "checked" / hashlib.sha256(repr(about).encode()).hexdigest()
+
+    def exists(self) -> bool:
+        return self.path is not None and os.path.exists(self.path)  # False if the folder is another user's
+
+    def write(self) -> None:
+        """Leave the note, or leave it out: then later runs check again."""
+        if self.path:
+            with contextlib.suppress(OSError):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.touch()

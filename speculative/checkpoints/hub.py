@@ -1,0 +1,70 @@
+"""Models of the Hugging Face hub, by its own library. What is in its cache is not asked for again.
+
+The library takes care of HF_HOME, HF_TOKEN and HF_HUB_OFFLINE.
+"""
+
+from textwrap import shorten
+from typing import Any
+
+from speculative.checkpoints.forms import SMALL_NAMES, WEIGHT_NAMES
+from speculative.checkpoints.network import announce, certificate_advice, trust_certificates
+from speculative.support.errors import UserError
+
+KEPT = "Ctrl-C keeps the files that are complete"
+
+
+def cached_folder(name: str) -> str | None:
+    """Return the folder of a model in the library's cache, with all its small files, or None. Nothing is asked."""
+    try:
+        return ask("snapshot_download", name, allow_patterns=SMALL_NAMES, local_files_only=True)
+    except UserError:  # the cache lacks a file
+        return None
+
+
+def download(name: str, weights: bool) -> str:
+    """Download what the cache lacks of a model's newest version -> its folder. weights=False: only the small files.
+    Raises UserError."""
+    patterns = [*SMALL_NAMES, *WEIGHT_NAMES] if weights else SMALL_NAMES
+    if weights:
+        announce_download(name, patterns)
+    return ask("snapshot_download", name, allow_patterns=patterns)
+
+
+def announce_download(name: str, patterns: list[str]) -> None:
+    """Print a line about the files that the cache lacks. Raises UserError if they do not fit on the disk."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    files = ask("snapshot_download", name, allow_patterns=patterns, dry_run=True)
+    n_bytes = sum(file.file_size or 0 for file in files if file.will_download)
+    if n_bytes:
+        announce(name, n_bytes, HF_HUB_CACHE, KEPT)
+
+
+def names_of_files(name: str) -> set[str]:
+    """Return the names of all files of a model. Raises UserError."""
+    return {file.rfilename for file in ask("model_info", name).siblings}
+
+
+def ask(function: str, name: str, **how) -> Any:
+    """Call a function of huggingface_hub for a model, OWNER/NAME[@REVISION]. Raises UserError in one line."""
+    import huggingface_hub
+
+    trust_certificates()
+    repository, _, revision = name.partition("@")
+    try:
+        return getattr(huggingface_hub, function)(repository, revision=revision or None, **how)
+    except Exception as error:  # its kinds are those of several libraries
+        raise UserError(f"{name}: {explanation(error)}") from error
+
+
+def explanation(error: Exception) -> str:
+    """Return why the hub gave no answer, and what helps."""
+    import huggingface_hub
+
+    answers = [getattr(cause, "response", None) for cause in (error, error.__cause__)]
+    if 401 in [getattr(answer, "status_code", None) for answer in answers] and huggingface_hub.get_token():
+        return (
+            "the hub does not accept your token, which may have expired: renew the one in HF_TOKEN or of "
+            "hf auth login, or remove it, as public models need none"
+        )
+    return shorten(str(error), 400, placeholder=" …") + certificate_advice(error)

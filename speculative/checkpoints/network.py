@@ -1,0 +1,45 @@
+"""What downloads from OpenAI and from the hub have in common: the certificates, and a line before gigabytes arrive."""
+
+import os
+import shutil
+import sys
+
+from speculative.support.errors import UserError
+from speculative.support.files import in_words
+from speculative.support.terminal import one_line
+
+# Variables that name the certificates to trust, those of a company for example. requests reads the first two, the hub's
+# library the last; here each of them is enough for both.
+VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+
+
+def trust_certificates() -> None:
+    """Let the libraries for HTTP trust the certificates that any of the variables names."""
+    path = next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "")
+    if path:
+        os.environ.setdefault("REQUESTS_CA_BUNDLE", path)
+        os.environ.setdefault("SSL_CERT_DIR" if os.path.isdir(path) else "SSL_CERT_FILE", path)
+
+
+def certificate_advice(error: BaseException) -> str:
+    """Return what helps if the certificate of a server was refused, else ""."""
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return ""
+    return "; if your network has a certificate of its own, name its file: SSL_CERT_FILE=company.pem"
+
+
+def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:
+    """Print how much will be downloaded, where to, and what Ctrl-C keeps. Raises UserError if the disk is too small."""
+    n_free = free_bytes(folder)
+    if n_bytes > n_free:
+        raise UserError(f"{name} needs {in_words(n_bytes)} in {folder}, where {in_words(n_free)} are free")
+    line = f"downloading {name}: {in_words(n_bytes)} to {folder}, where {in_words(n_free)} are free; {kept}"
+    print(one_line(line), file=sys.stderr, flush=True)
+
+
+def free_bytes(folder: str) -> int:
+    """Return the free bytes of the disk of a folder, which may not exist yet."""
+    path = os.path.abspath(folder)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return shutil.disk_usage(path).free
