@@ -20,7 +20,7 @@ from benchmarks.grid import number
 from benchmarks.tables import parser_of, table
 from speculative import lookahead
 from speculative.costs import line_through
-from speculative.loading import networks_of
+from speculative.decoding import PythonLoops
 from speculative.session import Session
 from speculative.support.texts import read_prompts
 
@@ -48,16 +48,21 @@ MS = {  # {machine of two cores: {weights: milliseconds of a call that reads so 
 SETTINGS = [f"{drafter}:{K}" for drafter in ("model", "prompt_lookup+model", "int8/model") for K in (4, 8, "auto")]
 
 
-class PricedSession(Session):
-    """A session whose models take the time of a table."""
+class PricedLoops(PythonLoops):
+    """A session's loops, over models that take the time of a table."""
 
-    def price(self, machine: str) -> None:
+    def __init__(self, session: Session, machine: str):
+        super().__init__(session.plan, session.models, session.encoder.n_vocab, session.n_ctx)
         self.ms = 0.0  # of all calls so far
-        weights = {role: self.models.spec(role).dtype for role in networks_of(self.roles)} | {"draft": "draft"}
-        self.costs = {role: line_through(dict(zip(ROWS, MS[machine][w], strict=True))) for role, w in weights.items()}
+        self.costs = {}  # by role, a function from tokens to milliseconds
+        for role in session.plan.networks:
+            weights = "draft" if role == "draft" else session.models.spec(role).dtype
+            self.costs[role] = line_through(dict(zip(ROWS, MS[machine][weights], strict=True)))
 
     def model(self, role: str) -> Callable:
         model = super().model(role)
+        if role not in self.costs:
+            return model
         call = model.call
 
         def priced(*args) -> np.ndarray:  # -> [m, n_vocab]
@@ -74,16 +79,15 @@ class PricedSession(Session):
 def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> float:
     drafter, K = setting.rsplit(":", 1)
     accept = "block" if o.temperature and "/" in drafter else "token"
-    options = session.changed(drafter=drafter, K=number(K), temperature=o.temperature, accept=accept).options
-    one = PricedSession(options, session.models, quiet=True)
-    one.price(machine)
-    x = one.input_ids(prompt, o.n_tokens)  # [n]
-    with patch.object(lookahead.time, "perf_counter", lambda: one.ms):
-        one.decoders.ready([x], o.n_tokens)
-        began = one.ms
-        list(one.steps("speculative", x, o.n_tokens, np.random.default_rng(0)))
-    target = one.costs["target"]
-    return (target(len(x)) + (o.n_tokens - 1) * target(1)) / (one.ms - began)
+    session = session.changed(drafter=drafter, K=number(K), temperature=o.temperature, accept=accept)
+    loops = PricedLoops(session, machine)
+    x = session.input_ids(prompt, o.n_tokens)  # [n]
+    with patch.object(lookahead.time, "perf_counter", lambda: loops.ms):
+        loops.ready([x], o.n_tokens)
+        began = loops.ms
+        list(loops.speculative_steps(x, o.n_tokens, np.random.default_rng(0)))
+    target = loops.costs["target"]
+    return (target(len(x)) + (o.n_tokens - 1) * target(1)) / (loops.ms - began)
 
 
 def main(argv: list[str]) -> None:

@@ -50,4 +50,4 @@ def run(session: Session, prompt: str, N: int, drafter: str, K, temperature: flo
 def models_of(session: Session, temperature: float = 1.0) -> tuple:
     """-> (draft model, target model): model(x, n_last) -> [n_last, n_vocab], the distributions at this temperature."""
     session = session.changed(temperature=temperature)
-    return (session.model("draft") if "draft" in session.roles else None), session.model("target")
+    return (session.model("draft") if "draft" in session.plan.roles else None), session.model("target")

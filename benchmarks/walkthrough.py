@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks import runs
 from speculative.drafters.model import model_drafter
-from speculative.explain import RecordedRandom
+from speculative.explain import RecordedRandom, rebuilt_tests
 from speculative.rules import parse_rule
 from speculative.sampling import Step, speculative_sampling
 
@@ -25,7 +25,7 @@ def tested_steps(session, accept: str) -> list[tuple[Step, list[dict]]]:
     draft = model_drafter(draft_model, rng)
     found = []
     for step in speculative_sampling(session.encode(PROMPT), draft, target, N, K, rng, rule.accept):
-        found.append((step, rule.explain(step, rng.u)[0]))
+        found.append((step, rebuilt_tests(step, rule, rng.u).made))
         rng.u.clear()
     return found
 

@@ -1,112 +1,289 @@
-"""From the steps of a decoder to texts: the text of each token, the stop text, the chances of the drafts, and the times
-from the models' logs."""
+"""A decode: the loops, and from their steps to steps with text, with the chances of drafts and the times of calls."""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from speculative.blog.encoder import StreamDecoder
-from speculative.engines.model import Call
-from speculative.explain import RecordedRandom
-from speculative.rules import Rule
-from speculative.steps import TextStep, origins_of
-from speculative.trees import Tree
+import numpy as np
+
+from speculative import drafters
+from speculative.blog.encoder import Encoder, StreamDecoder
+from speculative.engines.model import Call, join
+from speculative.explain import RecordedRandom, explain_step
+from speculative.loading import Models
+from speculative.lookahead import AutoK
+from speculative.plan import Plan
+from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.steps import Served, TextStep, origins_of
+from speculative.support.progress import working
+from speculative.trees import Tree, in_the_loop
+
+DECODERS = ("autoregressive", "speculative")
+READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
+N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
 
-class Report(NamedTuple):
-    """The parts of a decode that a TextStep is made from, besides the Step."""
+class Loops(Protocol):
+    """Both decoders: loops in Python, or programs on a device (engines/jax/loops.py)."""
 
-    rule: Rule
-    draws: RecordedRandom  # the generator of the steps
-    logs: Mapping[str, deque[Call]]  # {role: a model's log}
-    levels: Sequence[str] = ()  # names of the drafters of all levels but the last, outermost first
-    explain: Callable | None = None  # explain(step, rule, u, n) -> the details of a step, of which n tokens are shown
+    def measure(self, x) -> None:  # [n]
+        """Measure, after this text, the costs by which K is chosen, unless they are known."""
+
+    def ready(self, prompts: Sequence, N: int) -> None:
+        """Do before a decode what is not part of its time. prompts: token ids [n_prompts][n]."""
+
+    def calls(self, name: str, prompts: Sequence, N: int, rng: Any, stopped: Callable) -> Iterator[list[Served]]:
+        """Yield the result of each call of the target: a Served for each text that it served, of N tokens at most.
+        name: one of DECODERS. stopped(text_index): True if the caller needs no more tokens of this text."""
 
 
-def text_steps(
-    calls: Iterator[Sequence], texts: Sequence[StreamDecoder], report: Report, first: int = 0
+class PythonLoops:
+    """The loops of sampling.py, over the models of a plan."""
+
+    def __init__(self, plan: Plan, models: Models, n_vocab: int, n_ctx: int):
+        self.plan = plan
+        self.models = models
+        self.n_vocab = n_vocab
+        self.n_ctx = n_ctx
+        self.copies = [role for role in plan.networks if models.shares_cache(role)]
+        self.lookaheads: list[Any] = []  # of the drafter's levels, from the outermost in
+        for K, specs in zip(plan.Ks, plan.levels, strict=True):
+            scales = [spec.scale for spec in specs]
+            self.lookaheads.append(drafters.FixedK(K) if isinstance(K, int) else AutoK(scales))
+
+    # ---- The parts of a decode ---------------------------------------------------------------------------------------
+
+    def model(self, role: str) -> Any:
+        """The model of a role with its filters: model(x, n_last) -> distributions."""
+        loaded = self.models[role]
+        return loaded if role in self.plan.objects else loaded.with_probs(self.plan.filters(role))
+
+    def drafter(self, rng: Any, depth: int = 0, target: Any = None) -> drafters.Drafter:
+        """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this
+        decode, as heads read its last hidden row."""
+        plan = self.plan
+        models = {role: self.model(role) for role in plan.roles}
+        models["target"] = target or models["target"]
+        join(models.values())
+        context = drafters.Context(self.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
+        levels = plan.levels[depth:]
+        inner = self.lookaheads[depth + 1 :]
+        return drafters.make_drafter(levels, context, inner, plan.rule, trees=bool(plan.tree))
+
+    # ---- Before a decode ---------------------------------------------------------------------------------------------
+
+    def measure(self, x) -> None:  # [n]
+        """Time the drafts of each level, innermost first: a draft token's cost depends on the K of the level inside."""
+        x = np.asarray(x)[-N_COST_TOKENS:]  # [n]
+        unknown = [depth for depth, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.timed]
+        with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
+            for depth in reversed(unknown):
+                drafts = self.drafter(np.random.default_rng(0), depth).parts
+                self.lookaheads[depth].measure(self.target_of(depth), drafts, x, self.n_ctx)
+                bar.update(1)
+
+    def target_of(self, depth: int) -> Any:
+        """The model for which the level of this depth drafts: the target, or the model of the level before."""
+        return self.model(self.plan.levels[depth - 1][0].roles[0] if depth else "target")
+
+    def ready(self, prompts: Sequence, N: int) -> None:
+        if self.plan.depends_on_times:
+            self.measure(prompts[0])
+        self.models.forget(self.plan.networks)
+
+    # ---- The loops ---------------------------------------------------------------------------------------------------
+
+    def calls(self, name: str, prompts: Sequence, N: int, rng: Any, stopped: Callable) -> Iterator[list[Served]]:
+        """One prompt at a time. stopped is not asked, as nobody asks for a step after the stop text."""
+        [x] = prompts
+        steps = autoregressive_sampling(x, self.model("target"), N, rng)
+        if name == "speculative":
+            steps = self.speculative_steps(x, N, rng)
+        return ([Served(0, step)] for step in steps)
+
+    def speculative_steps(self, x: Sequence, N: int, rng: Any) -> Iterator[Step]:
+        plan = self.plan
+        target = self.model("target")
+        drafter = self.drafter(rng, target=target)
+        if plan.tree:
+            draft, score = in_the_loop(drafter.tree, target.score_tree, plan.tree)
+            return speculative_sampling(x, draft, score, N, len(plan.tree), rng, plan.rule.accept_tree)
+        lookahead = self.lookaheads[0]
+        draft = lookahead.drafter_of(drafter.parts, target)
+        if self.copies and len(x) >= READ_FIRST:
+            draft = drafters.after_first(draft)
+        return speculative_sampling(x, draft, target, N, lookahead.K_max, rng, plan.rule.accept)
+
+
+# ---- Steps with text -------------------------------------------------------------------------------------------------
+
+
+class Decodes(Protocol):
+    """The parts of a session that decode."""
+
+    plan: Plan
+    loops: Loops
+    encoder: Encoder
+    logs: Mapping[str, deque[Call]]  # by role, the calls of each model
+
+
+def decoded(
+    session: Decodes, name: str, inputs: Sequence, N: int, sample: int = 0, with_details: bool = False
 ) -> Iterator[TextStep]:
-    """Yield each step of a decoder as a TextStep, until all texts are complete.
+    """Yield the steps of a decoder with their text: one text after the other, or as many together as --batch says.
 
-    calls: for each call of the target a list of (index of the text, Step, chances), one for each text that it served.
-    first: the number of the first text.
+    name: one of DECODERS. inputs: the tokens of each text's prompt. sample: the first text's number, which with the
+    seed decides its random numbers. with_details: True to explain the tests of each step.
     """
-    waited = 0.0  # seconds of the decoder that are not yet in a step
-    while not all(text.stopped for text in texts):
-        report.draws.u = []
-        before = {role: log[-1] if log else None for role, log in report.logs.items()}
-        began = time.perf_counter()
-        steps = next(calls, None)
-        waited += time.perf_counter() - began
-        if steps is None:
-            break
-        shown = [as_text(step, chances, texts[index], report, first + index) for index, step, chances in steps]
-        add_times(shown[0], report.logs, before, began, waited)
-        if all(text.stopped for text in texts):
-            shown[0].seconds = waited  # of a loop on a device, with the calls after the stop text
-        waited -= shown[0].seconds
-        yield from shown
-    for index, text in enumerate(texts, start=first):
-        rest = text.flush()
-        if rest:
-            yield TextStep([], pieces=[rest], text_index=index)
+    plan = session.plan
+    groups = [inputs] if plan.batch > 1 else [[x] for x in inputs]  # texts that a generator draws
+    for index, group in enumerate(groups):
+        rng = RecordedRandom(plan.rng(sample + index))
+        decode = TextDecode(session, rng, len(group), index, with_details)
+        calls = session.loops.calls(name, group, N, rng, decode.is_stopped)
+        yield from decode.steps(calls)
 
 
-def as_text(step: Any, chances: list[float] | None, text: StreamDecoder, report: Report, text_index: int) -> TextStep:
-    """A Step as a TextStep without times. chances: of acceptance of its drafts, from a loop on a device, which keeps p
-    and q; None: the rule computes them from p and q."""
-    rule = report.rule
+class TextDecode:
+    """A decode under way, of one text or of a batch."""
+
+    def __init__(self, session: Decodes, rng: RecordedRandom, n_texts: int, first: int, with_details: bool):
+        """first: the number of the first text."""
+        self.rule = session.plan.rule
+        self.outer = [specs[0].name for specs in session.plan.levels[:-1]]  # drafters for which another one drafts
+        self.rng = rng
+        self.texts = [StreamDecoder(session.encoder, session.plan.stop) for _ in range(n_texts)]
+        self.first = first
+        self.with_details = with_details
+        self.times = StepTimes(session.logs)
+
+    def is_stopped(self, text_index: int) -> bool:
+        return self.texts[text_index].stopped
+
+    @property
+    def all_stopped(self) -> bool:
+        return all(text.stopped for text in self.texts)
+
+    def steps(self, calls: Iterator[list[Served]]) -> Iterator[TextStep]:
+        """Yield each step with its text and its times, until all texts are complete."""
+        while not self.all_stopped:
+            self.rng.u = []
+            self.times.begin()
+            served = next(calls, None)
+            self.times.end()
+            if served is None:
+                break
+            shown = [self.with_text(one) for one in served]
+            self.times.put_into(shown[0], is_last=self.all_stopped)
+            yield from shown
+        for index, text in enumerate(self.texts, start=self.first):
+            rest = text.flush()
+            if rest:
+                yield TextStep([], pieces=[rest], text_index=index)
+
+    def with_text(self, served: Served) -> TextStep:
+        """A step with its text and without times."""
+        index, step, chances = served
+        pieces = pieces_of(step.tokens, self.texts[index])
+        n = len(pieces)  # tokens that belong to the text
+        proposal = step.proposal
+        shown = TextStep(
+            tokens=[int(token) for token in step.tokens[:n]],
+            pieces=pieces,
+            text_index=self.first + index,
+            origins=origins_of(step)[:n],
+            drafted=step.drafted,
+            accepted=min(step.accepted, n),
+            alpha=(self.rule.chances(step) if chances is None else chances)[:n],
+            source=[*proposal.source],
+        )
+        if isinstance(proposal, Tree):
+            shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": step.path[1:]}
+            return shown
+        shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
+        shown.levels = self.calls_inside(proposal)
+        if self.with_details and self.rule.judge and chances is None:
+            shown.details = explain_step(step, self.rule, self.rng.u, n)
+        return shown
+
+    def calls_inside(self, proposal: Any) -> dict[str, list]:
+        """TextStep.levels of a proposal."""
+        levels = {}
+        steps = proposal.inner
+        for name in self.outer:
+            levels[name] = [[len(step.tokens), step.drafted, step.accepted] for step in steps]
+            steps = [inner for step in steps for inner in step.proposal.inner]
+        return levels
+
+
+def pieces_of(tokens: Sequence[int], text: StreamDecoder) -> list[str]:
+    """Return the text of each token, up to the one that completes the stop text."""
     pieces = []
-    for token in step.tokens:  # up to the one that completes the stop text
+    for token in tokens:
         pieces.append(text.push([token]))
         if text.stopped:
             break
-    n = len(pieces)
-    shown = TextStep(
-        tokens=[*map(int, step.tokens[:n])],
-        pieces=pieces,
-        text_index=text_index,
-        origins=origins_of(step)[:n],
-        drafted=step.drafted,
-        accepted=min(step.accepted, n),
-        alpha=(rule.chances(step) if chances is None else chances)[:n],
-    )
-    proposal = step.proposal
-    shown.source = [*proposal.source]
-    if isinstance(proposal, Tree):
-        shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": step.path[1:]}
-        return shown
-    shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
-    inner = proposal.inner
-    for name in report.levels:
-        shown.levels[name] = [[len(one.tokens), one.drafted, one.accepted] for one in inner]
-        inner = [deeper for one in inner for deeper in one.proposal.inner]
-    if report.explain and rule.judge and chances is None:
-        shown.details = report.explain(step, rule, report.draws.u, n)
-    return shown
+    return pieces
 
 
-def add_times(
-    step: TextStep, logs: Mapping[str, deque[Call]], before: Mapping[str, Call | None], began: float, seconds: float
-) -> None:
-    """Add the times of a step. began: by time.perf_counter. seconds: the whole step's. before: the last call of each
-    log at its beginning."""
-    calls = []  # logged since then, by this decode: another thread may use the same model
-    for role, log in logs.items():
-        for call in reversed(log.copy()):
-            if call is before[role]:
-                break
-            if call.derived or call.began >= began:
-                calls.append((role, call))
-    calls.sort(key=lambda one: (one[1].began, one[0] == "target"))  # drafts whose derived time is 0 come first, too
-    targets = [call for role, call in calls if role == "target"]
-    step.derived = targets[-1].derived
-    if step.derived:  # the call before has waited for several steps
-        began, seconds = calls[0][1].began, sum([call.seconds for _, call in calls])
-    step.seconds = seconds
-    step.drafting = targets[0].began - began if step.drafted else 0.0
-    step.scoring = sum([call.seconds for call in targets])
-    step.calls = [(role, call.began - began, call.seconds) for role, call in calls]
-    step.draft_prefill = any(call.prefill for role, call in calls if role != "target")
-    step.prefill = any(call.prefill for call in targets)
+# ---- Their times -----------------------------------------------------------------------------------------------------
+
+
+class RoleCall(NamedTuple):
+    """A call of the model of a role."""
+
+    role: str
+    call: Call
+
+    @property
+    def order(self) -> tuple[float, bool]:
+        return self.call.began, self.role == "target"  # drafts whose derived time is 0 come first, too
+
+
+class StepTimes:
+    """The times of steps, by the clock and by the models' logs."""
+
+    def __init__(self, logs: Mapping[str, deque[Call]]):
+        self.logs = logs
+        self.last: dict[str, Call | None] = {}  # by role, the last call before the step
+        self.began = 0.0
+        self.waited = 0.0  # seconds of the decoder that are in no step yet
+
+    def begin(self) -> None:
+        self.last = {role: log[-1] if log else None for role, log in self.logs.items()}
+        self.began = time.perf_counter()
+
+    def end(self) -> None:
+        self.waited += time.perf_counter() - self.began
+
+    def calls(self) -> list[RoleCall]:
+        """Return the calls of this step: another thread may use the same model, whose calls began before."""
+        made = []
+        for role, log in self.logs.items():
+            for call in reversed(log.copy()):
+                if call is self.last[role]:
+                    break
+                if call.derived or call.began >= self.began:
+                    made.append(RoleCall(role, call))
+        return sorted(made, key=lambda made: made.order)
+
+    def put_into(self, step: TextStep, is_last: bool) -> None:
+        """Put the times into a step. is_last: True to count all that was waited for, as with a loop on a device the
+        calls after the stop text."""
+        calls = self.calls()
+        targets = [call for role, call in calls if role == "target"]
+        began = self.began
+        step.seconds = self.waited
+        step.derived = targets[-1].derived
+        if step.derived:  # the program on the device has made several steps in the time of this call
+            began = calls[0].call.began
+            step.seconds = sum(made.call.seconds for made in calls)
+        step.drafting = targets[0].began - began if step.drafted else 0.0
+        step.scoring = sum(call.seconds for call in targets)
+        step.calls = [(role, call.began - began, call.seconds) for role, call in calls]
+        step.draft_prefill = any(call.prefill for role, call in calls if role != "target")
+        step.prefill = any(call.prefill for call in targets)
+        if is_last:
+            step.seconds = self.waited
+        self.waited -= step.seconds

@@ -2,12 +2,12 @@
 
 Whose numbers they are: in a step the drafter draws first, then the rule, both from the decoder's one generator. The
 rule draws one number for each test and one more for the last token of the step. So the last numbers are the rule's, and
-from them, p and q Rule.judge gives the same tests once more.
+from them, p and q, Rule.judge gives the same tests once more.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class RecordedRandom:
     """A random generator that remembers its draws: the tests of a step can be rebuilt from them."""
 
     rng: np.random.Generator
-    u: list[float] = field(default_factory=list)
+    u: list[float] = field(default_factory=list)  # of the step that is being made
 
     def random(self, *size):
         drawn = self.rng.random(*size)
@@ -33,26 +33,45 @@ class RecordedRandom:
         return getattr(self.rng, name)  # other methods, which a user's rule may call
 
 
-def explain_step(step: Step, rule: Rule, u: Sequence[float], n: int) -> dict:
+class Tests(NamedTuple):
+    """The tests of a step's drafts, and the distribution that its last token was drawn from."""
+
+    made: list[dict]  # of each tested draft: see Rule.judge
+    rest: np.ndarray  # [n_vocab]
+
+
+def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Tests:
+    """Judge a step once more. u: all random numbers that were drawn for it."""
+    n_tests = step.drafted if rule.blocks else min(len(step.tokens), step.drafted)
+    own = u[-1 - n_tests :]  # the rule's: the drafter's come before them
+    _, rest, made = rule.judge(step.proposal, step.q, iter(own))  # type: ignore[misc]  # only called if it has one
+    return Tests(made, rest)
+
+
+def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> dict:
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
-    and the draw of the last token. u: random numbers, of which the last are the rule's. n: the tokens that are shown; a
-    stop text has cut the others."""
-    tests, q = rule.explain(step, u)
-    drafts = [int(token) for token in step.proposal.tokens]
+    and the draw of the last token. n_tokens: those that belong to the text; a stop text has cut the others."""
+    tests = rebuilt_tests(step, rule, u)
+    proposal = step.proposal
+    drafts = [int(token) for token in proposal.tokens]
     tested = []
-    for token, test, p_i, q_i in zip(drafts[:n], tests, step.proposal.p, step.q, strict=False):
-        tested.append({"token": token, **test, "top": likeliest_rows(np.maximum(p_i, q_i), token, p_i, q_i)})
-    if n < len(step.tokens):
-        return {"drafts": drafts, "tested": tested, "own": None}
-    token = int(step.tokens[-1])
-    residual = step.accepted < step.drafted and not np.may_share_memory(q, step.q)
-    own = {
-        "token": token,
-        "from": "residual" if residual else "q",
-        "u": u[-1],
-        "top": likeliest_rows(q, token, q),
-    }
+    for token, test, p, q in zip(drafts[:n_tokens], tests.made, proposal.p, step.q, strict=False):
+        top = likeliest_rows(np.maximum(p, q), token, p, q)
+        tested.append({"token": token, **test, "top": top})
+    own = None if n_tokens < len(step.tokens) else last_draw(step, tests.rest, u[-1])
     return {"drafts": drafts, "tested": tested, "own": own}
+
+
+def last_draw(step: Step, rest: np.ndarray, u: float) -> dict:  # [n_vocab]
+    """Return {"token", "from", "u", "top"} of a step's last token, which was drawn from rest."""
+    token = int(step.tokens[-1])
+    is_residual = step.accepted < step.drafted and not np.may_share_memory(rest, step.q)
+    return {
+        "token": token,
+        "from": "residual" if is_residual else "q",
+        "u": u,
+        "top": likeliest_rows(rest, token, rest),
+    }
 
 
 def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows
@@ -60,5 +79,8 @@ def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each
     probability 0, and of this token."""
     n = min(N_TOP, len(order))
     first = np.argpartition(order, -n)[-n:]  # [n]
-    ids = sorted({*first[order[first] > 0].tolist(), token}, key=lambda id: (-order[id], id))
-    return [[id, *(float(f"{column[id]:.4g}") for column in columns)] for id in ids]
+    ids = {*first[order[first] > 0].tolist(), token}
+    rows = []
+    for id in sorted(ids, key=lambda id: (-order[id], id)):
+        rows.append([id, *(float(f"{column[id]:.4g}") for column in columns)])
+    return rows

@@ -9,7 +9,8 @@ from typing import Any, ParamSpec
 from speculative.engines.choice import choose
 from speculative.measure.run import compare
 from speculative.options import ModelOptions, make_options
-from speculative.session import NO_FUNCTIONS, Session, name_functions
+from speculative.plan import NO_FUNCTIONS
+from speculative.session import Session
 from speculative.support.errors import UserError, naming_options
 
 P = ParamSpec("P")
@@ -21,7 +22,7 @@ class Pair(Session[ModelOptions]):
     """A target and its drafter, as load_pair gives them."""
 
     compare = in_python()(compare)
-    text = in_python()(Session.text)
+    decode = in_python()(Session.decode)
 
     @in_python()
     def changed(self, **options: Any) -> "Pair":
@@ -54,6 +55,6 @@ def load_pair(*values: Any, **options: Any) -> Pair:
         raise UserError(f"load_pair: {error}") from None
     if "prompt" in given:
         raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
-    given, functions = name_functions(given, NO_FUNCTIONS)
-    o = make_options(ModelOptions, given)
+    named, functions = NO_FUNCTIONS.taken_from(given)
+    o = make_options(ModelOptions, named)
     return Pair(replace(o, engine=choose(o.engine)), functions=functions)

@@ -10,7 +10,7 @@ other, one_by_one makes the Rule from two functions of p and q.
 
 import contextlib
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import wraps
 from itertools import count
 from types import MappingProxyType
@@ -37,13 +37,6 @@ class Rule(NamedTuple):
     blocks: bool = False  # whether all drafts are tested, and a test depends on the drafts before
     lossless: bool = True
     formula: str = "Σ min(p, q) = 1 - TVD(p, q)"  # of the chance of acceptance at a position
-
-    def explain(self, step: Step, u: Sequence[float]) -> tuple[list[dict], np.ndarray]:
-        """Return the tests of a step, and the distribution of its last token. u: random numbers, of which the last are
-        the rule's."""
-        n_tests = step.drafted if self.blocks else min(len(step.tokens), step.drafted)
-        _, rest, tests = self.judge(step.proposal, step.q, iter(u[-1 - n_tests :]))  # type: ignore[misc]  # has one
-        return tests, rest
 
 
 def rule_of(name: str, judge: Callable, chances: Callable, **about: Any) -> Rule:

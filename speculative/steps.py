@@ -1,8 +1,18 @@
 """A step of a decoder with its text and its times: what the screen, the page and the figures are made from."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from speculative.sampling import Step
+
+
+class Served(NamedTuple):
+    """A call's result for one text."""
+
+    text_index: int
+    step: Step
+    chances: list[float] | None = None  # of acceptance of its drafts, from a loop on a device; None: the rule computes
+    # them from p and q, which such a loop does not keep
 
 
 @dataclass

@@ -120,15 +120,15 @@ class Networks(Models):
         encoder = SimpleNamespace(
             n_vocab=self.n_vocab, id_to_bytes={0: b"a"}, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1]
         )
-        self.load(["target"])
-        return ModelSpec(role, role, role, "float32", encoder, self["target"].hparams)
+        return ModelSpec(role, role, role, "float32", encoder, Network(0, self.n_vocab).hparams)
 
-    def check(self, roles, n_cached=None):
+    def check(self, networks, n_cached=None):
         pass
 
-    def read(self, role):
-        seed = self.seed + 1000 * ["target", "draft", "float16", "bfloat16", "int8", "int4"].index(role)
-        self.loaded[role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(role, 0.3))
+    def read(self, specs):
+        for spec in specs:
+            seed = self.seed + 1000 * ["target", "draft", "float16", "bfloat16", "int8", "int4"].index(spec.role)
+            self.loaded[spec.role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(spec.role, 0.3))
 
 
 PROMPT = [0, 1, 0, 1]
@@ -152,16 +152,16 @@ class World:
         self.rng = np.random.default_rng(0)
         self.session = Session(o, networks)
         self.target = self.session.model("target")
-        if self.session.timed:
-            self.session.measure_costs(np.array(PROMPT))
-        self.lookaheads = self.session.lookaheads
+        if self.session.plan.depends_on_times:
+            self.session.loops.measure(PROMPT)
+        self.lookaheads = self.session.in_python.lookaheads
 
     def users(self, x, k):
         return model_drafter(self.row, self.rng)(x, k)[:2]
 
     def steps(self, N, rng):
         """A decode that knows of no other: an AutoK has learned nothing yet."""
-        self.session.lookaheads = copy.deepcopy(self.lookaheads)
+        self.session.in_python.lookaheads = copy.deepcopy(self.lookaheads)
         self.session.forget()
         self.clock.now = 0.0
         self.rng = rng

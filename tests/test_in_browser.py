@@ -20,9 +20,10 @@ from speculative import load_pair
 from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
+from speculative.decoding import DECODERS
 from speculative.measure.page import VISIBLE, page
 from speculative.options import DEMO
-from speculative.session import DECODERS, Session
+from speculative.session import Session
 
 
 @pytest.fixture

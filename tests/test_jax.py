@@ -23,7 +23,7 @@ from speculative.engines.c import engine, packing
 from speculative.engines.contract import Engine
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax.loop import DeviceDecoder
-from speculative.engines.jax.loops import DeviceLoop, lengths_of
+from speculative.engines.jax.loops import DeviceLoops, lengths_of
 from speculative.engines.jax.model import cached
 from speculative.engines.model import CachedNetwork, Model
 from speculative.filters import GREEDY, Filters
@@ -45,7 +45,7 @@ def pair():
 def loop_of(pair, filters=GREEDY, draft_filters=GREEDY, rule=TOKEN, least=1):
     """least: the rows that a call computes at least, which is 1 on the CPU."""
     decoder = DeviceDecoder(*[replace(on_jax(*model), least=least) for model in pair], filters, draft_filters, rule)
-    return DeviceLoop(decoder, K, [deque(), deque()])
+    return DeviceLoops(decoder, K, [deque(), deque()])
 
 
 def calls_of(loop, prompts, N, K, numbers, batch=1, stopped=lambda text_index: False):
@@ -202,7 +202,7 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
 @pytest.mark.parametrize("K", [0, K])
 def test_the_loop_does_not_copy_the_cache(greedy, K):
     """No computation but the outermost has a result of a cache's size, except a write in place, or a fusion of one."""
-    state, _ = greedy.start([random_prompt(6)], 0, 12, K, *lengths_of([[0] * 6], 12, K))
+    state, _ = greedy.start([random_prompt(6)], 0, 12, K, lengths_of([[0] * 6], 12, K))
     run = greedy.decoder.run.lower(greedy.decoder.params, state, np.uint32(0), np.int32(8), K=K)
     program = run.compile().as_text()
     computations = re.findall(r"^(ENTRY )?%?[\w.-]+ [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)

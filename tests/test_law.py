@@ -119,7 +119,7 @@ def test_the_chance_of_acceptance_is_how_often_it_happens(world, accept, K):
 
         def first(rng, made=made):
             step = next(made.steps(3, rng))
-            return step.accepted > 0, made.session.rule.chances(step)[0]
+            return step.accepted > 0, made.session.plan.rule.chances(step)[0]
 
         paths = law_of(first).items()
         accepted = sum(weight * passed for (passed, _), weight in paths)

@@ -16,13 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ROOT, encoder_of
 
-from encoder import StreamDecoder
 from speculative import decoding, load_pair
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
-from speculative.decoding import Report, text_steps
+from speculative.decoding import DECODERS
 from speculative.engines.model import Call
-from speculative.explain import RecordedRandom
-from speculative.measure import predictions
+from speculative.measure import predictions, turns
 from speculative.measure.figures import NOISE, figures
 from speculative.measure.predictions import Known, Measured, Replay, measure
 from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, grid, summary, table
@@ -31,8 +29,7 @@ from speculative.measure.turns import Record, median_run, timed_turns
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
-from speculative.session import DECODERS
-from speculative.steps import TextStep, origins_of
+from speculative.steps import Served, TextStep, origins_of
 from speculative.trees import Tree
 
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -168,7 +165,7 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     assert own in measured.names
     for name, K in itertools.product(measured.names, (1, 2, 8)):
         other = pair.changed(drafter=name, K=K)
-        other.decoders.ready([other.encode(prompt)], 40)
+        other.loops.ready([other.encode(prompt)], 40)
         steps = other.steps("speculative", other.encode(prompt), 40, np.random.default_rng(0))
         n_steps = sum(1 for _ in steps)
         replay = Replay(measured.texts[0], 0.0, lambda rows: 1.0, measured)
@@ -233,9 +230,8 @@ def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(mon
 
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
-    texts = type(pair).texts
-    told = lambda self, name, *rest, **how: order.append(name) or texts(self, name, *rest, **how)  # noqa: E731
-    monkeypatch.setattr(type(pair), "texts", told)
+    run_once = turns.Turns.run
+    monkeypatch.setattr(turns.Turns, "run", lambda self, name: order.append(name) or run_once(self, name))
     run = pair.compare(PROMPT, 8, repeats=3)
     assert order == [*DECODERS] * 3
     assert run.figures["runs"] == 3
@@ -381,9 +377,12 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
         clock.now += 10
         for number, [token] in enumerate(map(encoder.encode, ["the", "the", " end", "the"])):
             log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
-            yield [(0, Step([token], Proposal([], ()), ()), [])]
+            yield [Served(0, Step([token], Proposal([], ()), ()), [])]
 
-    steps = text_steps(calls(), [StreamDecoder(encoder, " end")], Report(TOKEN, RecordedRandom(None), {"target": log}))
+    plan = SimpleNamespace(batch=2, stop=" end", rule=TOKEN, levels=[], rng=np.random.default_rng)
+    loops = SimpleNamespace(calls=lambda *_: calls())
+    session = SimpleNamespace(plan=plan, loops=loops, encoder=encoder, logs={"target": log})
+    steps = decoding.decoded(session, "speculative", [[0]], 4)
     assert [(i.seconds, i.scoring, i.calls) for i in steps] == [
         (seconds, 1.25, [("target", 0.0, 1.25)]) for seconds in (1.25, 1.25, 7.5)
     ]

@@ -10,7 +10,7 @@ from tiny import counting_target, decoded, one_hot, refusal
 
 from gpt2 import softmax
 from speculative.drafters import DRAFTERS
-from speculative.explain import RecordedRandom
+from speculative.explain import RecordedRandom, rebuilt_tests
 from speculative.rules import parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 
@@ -93,7 +93,7 @@ def test_the_explanation_rebuilds_what_the_rule_did(accept):
         draws = RecordedRandom(RNG(number))
         tokens = rule.accept(proposal, q, draws)
         step = Step(tokens, proposal, q)
-        tests, last = rule.explain(step, [0.5, *draws.u])  # the drafter's numbers come before
+        tests, last = rebuilt_tests(step, rule, [0.5, *draws.u])  # the drafter's numbers come before
         passed = [i for i, test in enumerate(tests, start=1) if test["passed"]]
         assert max(passed, default=0) == step.accepted
         assert [test["u"] for test in tests] == draws.u[:-1]

@@ -14,7 +14,7 @@ from tiny import decoded, encoder_of, one_hot, refusal
 
 import speculative
 from encoder import END_OF_TEXT, StreamDecoder
-from speculative import load_pair
+from speculative import decoding, load_pair
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
 from speculative.rules import parse_rule
@@ -84,7 +84,7 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair,
     assert len({*map(tuple, samples)}) == 3
     assert decoded(other.speculative(PROMPT, 20)) != samples[1]  # as it would be with seed + number
     assert decoded(other.autoregressive(PROMPT, 20)) != decoded(warm.autoregressive(PROMPT, 20, sample=1))
-    together = [*warm.texts("speculative", [warm.encode(PROMPT)] * 3, 20)]
+    together = [*decoding.decoded(warm, "speculative", [warm.encode(PROMPT)] * 3, 20)]
     assert [decoded(step for step in together if step.text_index == number) for number in range(3)] == samples
 
 

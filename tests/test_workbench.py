@@ -15,10 +15,11 @@ from tiny import refusal, tokens_of
 from speculative.checkpoints import download
 from speculative.cli import workbench
 from speculative.cli.command import parse
+from speculative.decoding import DECODERS
 from speculative.measure.run import compare
 from speculative.measure.turns import timed_turns
 from speculative.options import FIELDS
-from speculative.session import DECODERS, Session
+from speculative.session import Session
 
 pytest.importorskip("uvicorn")
 from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application, serve

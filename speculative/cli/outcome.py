@@ -8,16 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from speculative.cli.display import color_console, show
-from speculative.drafters import parse_drafter, roles_of
 from speculative.engines import memory
 from speculative.engines.choice import process
-from speculative.loading import networks_of
+from speculative.loading import Packable
 from speculative.measure import report
 from speculative.measure.document import document
 from speculative.measure.page import ORIGINS, page
 from speculative.measure.run import check_files
 from speculative.measure.turns import Record
 from speculative.options import Options
+from speculative.plan import make_plan, spelled_out
 from speculative.session import Session, models_of
 from speculative.support.errors import UserError
 from speculative.support.files import size_of, write_json, write_text
@@ -51,9 +51,10 @@ def write_packed(o: Options) -> None:
     models = models_of(o)
     if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
-    drafter = models.fast_drafter() if o.fast else o.drafter
-    parse_drafter(drafter)  # raises UserError for a name that is unknown
-    for path in models.write_packed(["target", *roles_of(drafter)]):
+    if o.fast:
+        o = spelled_out(o, models.fast_drafter())
+    plan = make_plan(o, models.engine)
+    for path in models.write_packed(plan.networks):
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
@@ -92,7 +93,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
             print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
     seconds, n_bytes = session.models.packable
     if session.engine.packs and seconds > PACK_SECONDS:
-        session.models.packable = 0.0, 0  # it is said once
+        session.models.packable = Packable(0.0, 0)  # it is said once
         where = f"{memory.in_words(n_bytes)} in {os.path.join(o.models_dir, 'packed')}"
         print(one_line(f"The next run begins {seconds:.0f} s sooner with --pack: {where}"))
 
@@ -118,8 +119,8 @@ def show_figures(session: Session[Options], figures: dict) -> None:
     """--verbose: print the counts, each figure, how the engine uses this machine, and the predictions."""
     for _, names, counts in report.charts(figures):
         show_table(names, counts)
-    rows = report.table(figures, session.rule.formula)
-    models = {role: session.models[role] for role in networks_of(session.roles)}
+    rows = report.table(figures, session.plan.rule.formula)
+    models = {role: session.models[role] for role in session.plan.networks}
     peak = memory.peak()
     if peak:
         weights = sum(model.weight_bytes for model in models.values())

@@ -23,11 +23,12 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative.cli.values import VALUES
+from speculative.decoding import DECODERS
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings
 from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
 from speculative.options import FIELDS, STOP, as_typed, without_escapes
-from speculative.session import DECODERS, Session
+from speculative.session import Session
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
 

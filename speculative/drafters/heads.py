@@ -67,7 +67,7 @@ def load(models) -> Heads:
     if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
         shapes = f"{heads.w.shape} and {heads.b.shape}"
         raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
-    models.load(["target"])
+    models.load_networks()
     target = models["target"]
     if metadata.get("target") != fingerprint(target.hparams, target.params["ln_f"]):
         raise UserError(

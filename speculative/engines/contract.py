@@ -9,6 +9,7 @@ import numpy as np
 from speculative.engines import memory
 from speculative.engines.formats import FORMATS, convert_all, rounder
 from speculative.engines.model import CachedNetwork, common_prefix, margin
+from speculative.plan import Plan
 
 
 class Engine:
@@ -52,8 +53,8 @@ class Engine:
         """Return the distance of two logits up to which rounding may change their order."""
         return FORMATS["float32"].jax.tolerance  # type: ignore[union-attr]  # every engine takes float32
 
-    def check(self, levels: Sequence, K: Any, batch: int, rule: Any) -> None:
-        """Raise UserError if the drafters of these levels, K, the batch or the rule do not go with the engine."""
+    def check(self, plan: Plan) -> None:
+        """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
 
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
         """Return convert(name, array) for the loader. in_place: for a run so short that packing does not pay."""
@@ -79,12 +80,12 @@ class Engine:
         network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
         return time.perf_counter() - began
 
-    def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
+    def prepare(self, plan: Plan, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
-    def compiled_decoders(self, levels: Sequence, K: Any, batch: int, models: Mapping[str, Any], *parts: Any) -> Any:
-        """Return both decoders as one program on the device, with Session's methods calls and ready; None if a loop in
-        Python calls the models. models: by role, the target first. parts: the filters of both, and the rule."""
+    def compiled_loops(self, plan: Plan, networks: Mapping[str, Any]) -> Any:
+        """Return both decoders as one program on the device (decoding.Loops); None if a loop in Python calls the
+        models. networks: by role, the target first."""
         return None
 
     def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:

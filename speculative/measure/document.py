@@ -42,7 +42,7 @@ def document(session: Session, prompts: Sequence[str], records: Sequence[Record]
         "vocabulary": {str(token): token_text(token, session.encoder) for token in sorted(shown)},
         "figures": found,
         "stand_ins": stand_ins(session),
-        "rule": {name: getattr(session.rule, name) for name in ("name", "formula", "lossless")},
+        "rule": {name: getattr(session.plan.rule, name) for name in ("name", "formula", "lossless")},
         "summary": summary(session, records, found),
         "advice": advice(found, session),
     }

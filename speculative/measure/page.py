@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from speculative import drafters
+from speculative.decoding import DECODERS
 from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.report import digits, duration, many
 from speculative.options import as_typed
-from speculative.session import DECODERS
 
 WEB = Path(__file__).parent / "web"
 STYLES = [WEB / "page.css"]

@@ -67,10 +67,10 @@ def measure(session: Session, speculative: Record) -> Measured | None:
         return None
     by_model = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
     t_draft = sum(i.drafting for i in by_model) / sum(i.drafted for i in by_model) if by_model else 0.0
-    names = candidates(session.options.drafter, session.levels) if by_model else [LOOKUP]
+    names = candidates(session.options.drafter, session.plan.levels) if by_model else [LOOKUP]
     least, most = TIMING_SECONDS
     until = time.perf_counter() + min(most, max(least, TIMING_SHARE * speculative.seconds))
-    model = session.model(session.levels[0][-1].roles[0]) if names != [LOOKUP] else None
+    model = session.model(session.plan.levels[0][-1].roles[0]) if names != [LOOKUP] else None
     texts = []
     for x, new, sample in zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True):
         texts.append(Known(x, new, *(chances_by_place(model, x, sample, until) if model else ([], []))))
@@ -81,7 +81,7 @@ def measure(session: Session, speculative: Record) -> Measured | None:
     return Measured(names, texts, timed, t_lookup, t_draft)
 
 
-def candidates(own: str, levels: list[list[DrafterSpec]]) -> list[str]:
+def candidates(own: str, levels: Sequence[Sequence[DrafterSpec]]) -> list[str]:
     """ "model" -> ["model", "prompt_lookup", "prompt_lookup+model"]: the drafters that can be predicted without loading
     another model."""
     [*before, last], *inner = levels

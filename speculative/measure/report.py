@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from speculative import drafters
 from speculative.checkpoints.official import HPARAMS
-from speculative.loading import networks_of
 from speculative.measure.figures import NOISE, disturbance
 from speculative.measure.turns import Record
 from speculative.options import FIELDS
@@ -38,19 +37,19 @@ def summary(session: Session, records: Sequence[Record], f: dict) -> list[str]:
     lines += [f"Note: {size} is a stand-in for the official model: {words}." for size, words in replaced]
     if disturbance(f) and not f["doubt"] and not f["withheld"]:
         lines.append(f"Note: {disturbance(f)}.")
-    if session.timed and session.options.temperature > 0:
+    if session.plan.depends_on_times and session.options.temperature > 0:
         lines.append("Note: --K auto depends on measured times, so the same seed may give another text next time.")
     return [*map(one_line, filter(None, lines))]
 
 
 def engine_line(session: Session) -> str:
     """What ran: the engine, and each model with its weight format."""
-    specs = [session.models.spec(role) for role in networks_of(session.roles)]
+    specs = [session.models.spec(role) for role in session.plan.networks]
     models = [f"{ROLES.get(spec.role, 'copy')} {spec.size} in {spec.dtype}" for spec in specs]
     o = session.options
     fast = ""
     if o.fast:
-        copies = sum(session.models[role].weight_bytes for role in session.roles if role not in ROLES)
+        copies = sum(session.models[role].weight_bytes for role in session.plan.roles if role not in ROLES)
         more = f"; the copy takes {copies / 1e9:.1f} GB" if copies else ""
         rule = " --accept block" if o.accept == "block" else ""
         fast = f" --fast is short for --drafter {o.drafter} --K auto{rule}{more}."
@@ -63,9 +62,9 @@ def texts_line(session: Session, records: Sequence[Record]) -> str:
     autoregressive, speculative = (record.tokens for record in records)
     if autoregressive == speculative:
         return "The texts are equal, token for token" + (", as always at temperature 0." if o.temperature == 0 else ".")
-    if o.accept in session.functions["accept"]:
-        return f"The texts differ. {claim(session.rule)}"
-    if o.temperature > 0 and not session.rule.lossless:
+    if o.accept in session.functions.rules:
+        return f"The texts differ. {claim(session.plan.rule)}"
+    if o.temperature > 0 and not session.plan.rule.lossless:
         return f"The texts differ: --accept {o.accept} does not keep the target's distribution."
     if o.temperature > 0:
         return "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
@@ -182,7 +181,7 @@ def advice(f: dict, session: Session) -> str | None:
     typed = f"--drafter {name} --K {K}"
     if name == o.drafter and not o.fast:
         typed = f"--K {'/'.join(map(str, (K, *inner)))}"
-    if (name, K) == (fast, "auto") and session.rule.lossless:
+    if (name, K) == (fast, "auto") and session.plan.rule.lossless:
         typed = "--fast"
     return f"Prediction: {typed} would be {speedup:.2f} times as fast on this text."
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from speculative.decoding import DECODERS, decoded
 from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
-from speculative.explain import explain_step
 from speculative.rules import TOKEN, Rule
-from speculative.session import DECODERS, Session
+from speculative.session import Session
 from speculative.steps import TextStep
 
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
@@ -27,27 +27,28 @@ class Record:
 
     @property
     def iterations(self) -> list[TextStep]:
-        return [iteration for sample in self.samples for iteration in sample]
+        return [step for sample in self.samples for step in sample]
 
     @property
     def tokens(self) -> list[list[int]]:
         """The new tokens of each text."""
-        return [[token for i in sample for token in i.tokens] for sample in self.samples]
+        return [[token for step in sample for token in step.tokens] for sample in self.samples]
 
     @property
     def n_tokens(self) -> int:
         return sum(map(len, self.tokens))
 
-    def add(self, i: TextStep) -> None:
+    def add(self, step: TextStep) -> None:
         """Add a step of a text."""
-        self.samples += [[] for _ in range(i.text_index + 1 - len(self.samples))]
-        sample = self.samples[i.text_index]
-        self.seconds += i.seconds
-        if i.tokens:
-            sample.append(i)
+        while len(self.samples) <= step.text_index:
+            self.samples.append([])
+        sample = self.samples[step.text_index]
+        self.seconds += step.seconds
+        if step.tokens:
+            sample.append(step)
         else:  # the rest of a character: it belongs to the last token, of a step that was given out already
             *before, last = sample[-1].pieces
-            sample[-1] = replace(sample[-1], pieces=[*before, last + i.text])
+            sample[-1] = replace(sample[-1], pieces=[*before, last + step.text])
 
 
 def timed_turns(
@@ -68,43 +69,65 @@ def timed_turns(
     to record the tests of each step. repeats: run each decoder this many times, however long it takes.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
-    session.decoders.ready(inputs, N)
-    runs: dict[str, list[Record]] = {name: [] for name in names}
-
-    def run(name: str) -> None:
-        session.forget()  # so that all decodes begin alike
-        record = Record(name, inputs, session.rule)
-        waited = seconds_waited()
-        for step in session.texts(name, inputs, N, explain=explain_step if with_details else None):
-            record.add(step)
-            if not runs[name]:
-                watch(name, step)
-        record.waited = seconds_waited() - waited
-        runs[name].append(record)
-
-    run(names[0])
-    [first] = runs[names[0]]
+    session.loops.ready(inputs, N)
+    turns = Turns(session, inputs, N, names, watch, with_details)
+    first = turns.run(names[0])
     alone = process()[1] == 1  # several processes must not decide by measured times
     if repeats or (first.seconds < SHORT_SECONDS and alone):
-        while name := next_of(runs, repeats):
-            run(name)
+        while name := turns.next(repeats):
+            turns.run(name)
     for name in names:
-        if not runs[name]:
-            run(name)
-        yield median_run(runs[name])
+        if not turns.records[name]:
+            turns.run(name)
+        yield median_run(turns.records[name])
 
 
-def next_of(runs: dict[str, list[Record]], repeats: int | None) -> str | None:
-    """Return the decoder that runs next; None if all have run as often as the others, and often enough."""
-    name = min(runs, key=lambda name: len(runs[name]))
-    seconds = sum(record.seconds for records in runs.values() for record in records)
-    enough = len(runs[name]) >= repeats if repeats else seconds >= SHORT_SECONDS * len(runs)
-    return None if enough and len({*map(len, runs.values())}) == 1 else name
+class Turns:
+    """The runs of each decoder so far."""
+
+    def __init__(
+        self, session: Session, inputs: Sequence, N: int, names: Sequence[str], watch: Callable, with_details: bool
+    ):
+        self.session = session
+        self.inputs = inputs
+        self.N = N
+        self.watch = watch
+        self.with_details = with_details
+        self.records: dict[str, list[Record]] = {name: [] for name in names}
+
+    def run(self, name: str) -> Record:
+        """Decode all texts once with this decoder."""
+        session = self.session
+        session.forget()  # so that all decodes begin alike
+        records = self.records[name]
+        record = Record(name, self.inputs, session.plan.rule)
+        waited = seconds_waited()
+        for step in decoded(session, name, self.inputs, self.N, with_details=self.with_details):
+            record.add(step)
+            if not records:
+                self.watch(name, step)
+        record.waited = seconds_waited() - waited
+        records.append(record)
+        return record
+
+    def next(self, repeats: int | None) -> str | None:
+        """Return the decoder that runs next; None if all have run as often as the others, and often enough."""
+        n_runs = {name: len(records) for name, records in self.records.items()}
+        name = min(n_runs, key=n_runs.__getitem__)
+        as_often = len({*n_runs.values()}) == 1
+        return None if as_often and self.is_enough(n_runs[name], repeats) else name
+
+    def is_enough(self, n_runs: int, repeats: int | None) -> bool:
+        if repeats:
+            return n_runs >= repeats
+        seconds = sum(record.seconds for records in self.records.values() for record in records)
+        return seconds >= SHORT_SECONDS * len(self.records)
 
 
 def median_run(records: Sequence[Record]) -> Record:
     """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
-    same = sorted([one for one in records if one.tokens == records[0].tokens], key=lambda one: one.seconds)
+    same = [record for record in records if record.tokens == records[0].tokens]
+    same.sort(key=lambda record: record.seconds)
     median = same[(len(same) - 1) // 2]
     median.runs = len(same)
     return median

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.session import DECODERS, Session
+from speculative.decoding import DECODERS
+from speculative.session import Session
 from speculative.support.progress import working
 
 BINS = 20  # of the histogram of places

@@ -9,11 +9,12 @@ from speculative.engines import memory
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, OnJax, on_jax
 from speculative.engines.jax.loop import DeviceDecoder
-from speculative.engines.jax.loops import DeviceLoop
+from speculative.engines.jax.loops import DeviceLoops
 from speculative.engines.jax.model import cached, compiling, keep_compiled
 from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
 from speculative.engines.jax.sharding import make_mesh, place
+from speculative.plan import Plan
 from speculative.support.errors import UserError
 
 
@@ -56,24 +57,24 @@ class JaxEngine(Engine):
     def tolerance(self, dtype: str) -> float:
         return on_jax(dtype).tolerance
 
-    def check(self, levels: Sequence, K: Any, batch: int, rule: Any) -> None:
-        for spec in (spec for specs in levels for spec in specs):
+    def check(self, plan: Plan) -> None:
+        for spec in (spec for specs in plan.levels for spec in specs):
             if spec.not_on_jax:
                 raise refuse(f"--drafter {spec.name}", spec.not_on_jax)
-        if "auto" in str(K) and jax.process_count() > 1:
+        if plan.depends_on_times and jax.process_count() > 1:
             raise UserError("--K auto goes by measured times, on which processes would not agree: give a number")
-        compiled = compiles(levels, K)
-        if batch > 1 and not compiled:
+        if plan.batch > 1 and not is_compiled(plan):
             raise UserError(
                 "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
                 "it needs --engine jax, --drafter model and a number for --K"
             )
-        if compiled and rule.name.partition(":")[0] not in RULES:
-            raise refuse(f"--accept {rule.name}", f"the loop on the device has {', '.join(RULES)}")
-        if batch % self.n_data:
+        name = plan.rule.name
+        if is_compiled(plan) and name.partition(":")[0] not in RULES:
+            raise refuse(f"--accept {name}", f"the loop on the device has {', '.join(RULES)}")
+        if plan.batch % self.n_data:
             raise UserError(
                 f"--data_parallel {self.n_data} gives each copy of the models the same number of prompts: --batch must "
-                f"be a multiple of it, not {batch}"
+                f"be a multiple of it, not {plan.batch}"
             )
 
     def load(self, read: Callable, specs: Sequence) -> list:
@@ -85,28 +86,29 @@ class JaxEngine(Engine):
             for spec in specs
         ]
 
-    def prepare(self, networks: Sequence[Any], levels: Sequence, K: Any, n_prompt: int) -> None:
+    def prepare(self, plan: Plan, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile what Python's loop calls; the device's loop is compiled when a decode is prepared."""
-        if compiles(levels, K):
+        if is_compiled(plan):
             return
-        numbers = [k for k in (K if isinstance(K, tuple) else [K]) if isinstance(k, int)]
-        for model in networks:
+        K = max([K for K in plan.Ks if isinstance(K, int)], default=16)
+        for network in networks:
             with compiling("a model", self.quiet):
-                model.forward.warm_up(n_prompt, max(numbers, default=16))
+                network.forward.warm_up(n_prompt, K)
 
-    def compiled_decoders(
-        self, levels: Sequence, K: Any, batch: int, models: Mapping[str, Any], *parts: Any
-    ) -> DeviceLoop | None:
-        if not compiles(levels, K):
+    def compiled_loops(self, plan: Plan, networks: Mapping[str, Any]) -> DeviceLoops | None:
+        if not is_compiled(plan):
             return None
-        decoder = DeviceDecoder(*[model.forward.network for model in models.values()], *parts)
-        return DeviceLoop(decoder, K, [model.log for model in models.values()], batch, self.quiet)
+        target, draft = networks.values()
+        on_device = target.forward.network, draft.forward.network
+        decoder = DeviceDecoder(*on_device, plan.target_filters, plan.draft_filters, plan.rule)
+        [K] = plan.Ks
+        return DeviceLoops(decoder, int(K), [target.log, draft.log], plan.batch, self.quiet)
 
 
-def compiles(levels: Sequence, K: Any) -> bool:
+def is_compiled(plan: Plan) -> bool:
     """True if the whole decode is compiled as one loop on the device: one draft model drafts, for a number K."""
-    specs = [spec for specs in levels for spec in specs]
-    return len(specs) == 1 and specs[0].model and not specs[0].load and isinstance(K, int)
+    specs = [spec for specs in plan.levels for spec in specs]
+    return len(specs) == 1 and specs[0].model and not specs[0].load and not plan.depends_on_times
 
 
 def refuse(what: str, reason: str) -> UserError:
