@@ -17,6 +17,7 @@ FILES = {  # {name of a file: help}
     "blog": "the blog's own code beside ours, from a clone of its repository",
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",
+    "race": "a picture that moves: both decoders of a run on one time axis",
     "pages": "every measured table and every picture of docs/, made anew",
 }
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import grid
+from benchmarks import grid, race
 from benchmarks.runs import PROMPTS
 from benchmarks.tables import without_numbers
 from speculative.support.errors import UserError
@@ -49,6 +49,14 @@ def terminal(path: Path) -> None:
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(b"".join(shown).decode().replace("\r\n", "\n").strip("\n")))
     console.save_svg(str(path), title="python main.py --demo")
+
+
+def moving(path: Path) -> None:
+    """The race of both decoders."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = f"{folder}/run.json"
+        subprocess.run([*MAIN, "--json", run], stdout=subprocess.DEVNULL, check=True)
+        race.main([run, str(path)])
 
 
 @contextlib.contextmanager
@@ -108,6 +116,7 @@ def speedup(path: Path) -> None:
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {
+    "race.svg": moving,
     "demo.svg": terminal,
     "page.png": page,
     "workbench.png": workbench,
