@@ -153,6 +153,34 @@ def test_a_matrix_that_is_used_in_its_file_gives_the_bits_of_its_tiles(hparams):
             assert (packer("float32", in_place=True)(name, w) is w) == (w.shape[1] % library.lanes() == 0)
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("hparams", [SHAPES[3], SHAPES[5]], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_a_row_has_the_same_bits_beside_rows_of_other_texts(hparams, dtype):
+    """Prompts of many chunks, windows and trees, in calls of any mixture."""
+    run, _ = new_pass(dtype, hparams)
+    texts = [run.of_another_text(None) for _ in range(5)]
+    rng = np.random.default_rng(0)
+    lengths = [0] * len(texts)
+    for _ in range(8):
+        rows = []
+        for number in rng.permutation(len(texts))[: rng.integers(1, 6)]:
+            n_past = lengths[number]
+            n = int(rng.choice([1, 2, 5, 70]))
+            n = min(n, N_CTX - n_past)
+            sees = np.tri(n, n_past + n, n_past, dtype=np.uint8)  # [n, n_past + n]
+            if n > 2:
+                sees[-1, -2] = 0  # the last two are siblings
+            tokens = rng.integers(0, 261, n)
+            n_last = int(rng.integers(1, n + 1))
+            rows.append(forward.Rows(texts[number].cache, tokens, n_past, n_last, sees if n > 2 else None))
+            lengths[number] += n - (n > 2)
+        results = run.together(rows)
+        for text, (logits, hidden) in zip(rows, results, strict=True):
+            [(alone, hidden_alone)] = run.together([text])
+            assert np.array_equal(logits, alone)
+            assert np.array_equal(hidden, hidden_alone)
+
+
 @pytest.mark.parametrize("n_rows", [1, 119, 120, 121, N_CTX])
 def test_no_call_has_more_rows_than_there_is_room_for(n_rows, monkeypatch):
     """Whoever calls: a text, several, the output layer alone, a part that is timed. And the C side refuses."""

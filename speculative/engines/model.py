@@ -1,11 +1,13 @@
 """From a network to model(x, n_last) -> distributions, with a KV cache that cannot go stale and a log of its calls."""
 
+import contextlib
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -30,11 +32,12 @@ class Call(NamedTuple):
     n_read: int  # tokens that the model had to read
     n_rows: int  # rows of logits that it gave
     derived: bool = False  # True if it is one of equal calls in a loop on a device, and its time their mean
+    n_texts: int = 1  # of which it computed rows
 
     @property
     def prefill(self) -> bool:
         """True if the call read a prompt, or more of the text than the two tokens by which a draft may be behind."""
-        return self.n_read > self.n_rows + 2
+        return self.n_read > self.n_rows + 2 * self.n_texts
 
 
 class Network:
@@ -100,6 +103,27 @@ class CachedNetwork(Network):
         self.rank = rank
         self.slots = target.slots
         self.forward.cache = target.forward.cache
+
+    def of_another_text(self, ask: Callable) -> "CachedNetwork":
+        """The same weights with a cache of their own. ask(network, rows): computes rows of this text beside those of
+        other texts, each of which waits in the meantime: so it holds no lock."""
+        other = copy(self)
+        other.lock = contextlib.nullcontext()
+        other.log = deque(maxlen=N_CALLS)
+        other.slots = Slots()
+        other.forward = self.forward.of_another_text(partial(ask, self))
+        return other
+
+    def together(self, rows_of_texts: Sequence[Any]) -> list:
+        """Compute rows of several texts in one call, with an entry in the log -> the result of each."""
+        with self.lock:
+            began = time.perf_counter()
+            results = self.forward.together(rows_of_texts)
+            n_read = sum(len(rows.tokens) for rows in rows_of_texts)
+            n_rows = sum(rows.n_last for rows in rows_of_texts)
+            seconds = time.perf_counter() - began
+            self.log.append(Call(began, seconds, n_read, n_rows, n_texts=len(rows_of_texts)))
+        return results
 
     def warm_up(self) -> None:
         """Compute a window: the first call allocates memory and starts threads. Raises UserError as logits does."""
@@ -178,7 +202,7 @@ class CachedNetwork(Network):
     def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The logits of rows that the last block might have given, as heads guess them. first: the position of the
         first row's token. Raises UserError as above."""
-        with self.lock:
+        with LOCK:
             logits = self.forward.output(h)  # [n, n_vocab]
         check_finite(logits, f"{self.name}, with its heads,", first)
         return logits

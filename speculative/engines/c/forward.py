@@ -220,14 +220,14 @@ class CompiledPass:
     def __init__(self, params: dict, hparams: dict, n_threads: int):
         """n_threads: at most."""
         self.gpt2 = CompiledGPT2(params, hparams, n_threads)
-        self.together: Callable = self.gpt2.together
+        self.compute: Callable = lambda rows: self.gpt2.together([rows])[0]
         self.cache = Cache(hparams)
         self.hidden: np.ndarray | None = None  # [n_last, n_embd], the last block's output, after a call
 
-    def of_another_text(self, together: Callable) -> "CompiledPass":
-        """The same weights with an empty cache. together(rows): computes this text's rows beside those of others."""
+    def of_another_text(self, compute: Callable) -> "CompiledPass":
+        """The same weights with an empty cache. compute(rows): computes this text's rows beside those of others."""
         other = copy(self)
-        other.together = together
+        other.compute = compute
         other.cache = Cache(self.gpt2.hparams)
         return other
 
@@ -237,8 +237,12 @@ class CompiledPass:
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)
         rows = Rows(self.cache, np.asarray(tokens), n_past, n_last, sees)
-        [(logits, self.hidden)] = self.together([rows])
+        logits, self.hidden = self.compute(rows)
         return logits
+
+    def together(self, texts: Sequence[Rows]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The same of several texts, each of which has its own cache: CompiledGPT2.together."""
+        return self.gpt2.together(texts)
 
     def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         return self.gpt2.output(x)

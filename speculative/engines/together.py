@@ -1,0 +1,174 @@
+"""Several texts at a time: each is decoded by its own loop, and the calls of their models meet here in one call.
+
+A loop is a plain function, such as sampling.speculative_sampling, which calls models in its midst. So each loop runs in
+a thread of its own, a strand, that waits at each call of a model and at each step. Only one strand runs at a time, like
+a generator. When all of them wait for a model, the calls that ask for the same network become one call.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from speculative.engines.model import CachedNetwork
+
+
+class Request(NamedTuple):
+    """A call of a model, for which a strand waits."""
+
+    network: CachedNetwork  # of the session
+    rows: Any  # of the text, as the network's pass takes them
+
+
+class Closed(BaseException):
+    """Raised in a strand that is to end."""
+
+
+class Strand:
+    """A function in a thread of its own, in turn with the thread that made it: while one runs, the other waits."""
+
+    def __init__(self, function: Callable[[], None]):
+        self.event: Any = None  # that it waits at
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.has_begun = False
+        self.has_ended = False
+        self.is_running = False
+        self.function = function
+        self.go_on = threading.Semaphore(0)
+        self.stopped = threading.Semaphore(0)
+
+    def run(self) -> None:
+        try:
+            self.function()
+        except Closed:
+            pass
+        except BaseException as error:  # it is raised where the strand is resumed
+            self.error = error
+        self.has_ended = True
+        self.stopped.release()
+
+    def resume(self, answer: Any = None) -> None:
+        """Let it run to its next event, or to its end. Raises what its function raises."""
+        self.answer = answer
+        self.event = None
+        self.is_running = True
+        if self.has_begun:
+            self.go_on.release()
+        else:
+            self.has_begun = True
+            threading.Thread(target=self.run, daemon=True).start()
+        self.join()
+        if self.error:
+            raise self.error
+
+    def join(self) -> None:
+        """Wait until it waits: Ctrl-C may have come meanwhile."""
+        if self.is_running:
+            self.stopped.acquire()
+            self.is_running = False
+
+    def wait_at(self, event: Any) -> Any:
+        """In its thread: wait at an event -> the answer."""
+        self.event = event
+        self.stopped.release()
+        self.go_on.acquire()
+        if isinstance(self.answer, Closed):
+            raise self.answer
+        return self.answer
+
+    def close(self) -> None:
+        """Let it end where it waits."""
+        self.join()
+        if self.has_begun and not self.has_ended:
+            self.resume(Closed())
+
+
+class Seat:
+    """The networks of one text at a time: their weights are those of all texts, their caches its own."""
+
+    def __init__(self, networks: Mapping[str, Any]):
+        """networks: of the session, by role, the target before its copies."""
+        self.strand = Strand(lambda: None)
+        self.networks: dict[str, Any] = {}
+        of_cache: dict[int, CachedNetwork] = {}  # by the identity of the session's cache: the first network with it
+        for role, network in networks.items():
+            if not isinstance(network, CachedNetwork):
+                self.networks[role] = network
+                continue
+            own = network.of_another_text(self.ask)
+            own.share_cache(of_cache.setdefault(id(network.slots), own), network.rank)
+            self.networks[role] = own
+
+    def ask(self, network: CachedNetwork, rows: Any) -> Any:
+        """In the strand: the result of these rows, which are computed together with those of other texts."""
+        return self.strand.wait_at(Request(network, rows))
+
+    def start(self, loop: Callable[[Mapping[str, Any]], Iterator]) -> None:
+        """Begin a text. loop(networks) -> its steps."""
+        for network in self.networks.values():
+            if isinstance(network, CachedNetwork):
+                network.forget()
+
+        def run() -> None:
+            for step in loop(self.networks):
+                self.strand.wait_at(step)
+
+        self.strand = Strand(run)
+        self.strand.resume()
+
+
+class Meeting:
+    """Texts that are decoded together, each in a seat. A text that ends makes room for the next."""
+
+    def __init__(self, networks: Mapping[str, Any], n_seats: int):
+        """networks: of the session, by role: the target, then what drafts for it, then what drafts for that."""
+        self.networks = [network for network in networks.values() if isinstance(network, CachedNetwork)]
+        self.seats = [Seat(networks) for _ in range(n_seats)]
+        self.number_of: dict[Seat, int] = {}  # of the text in each seat that is taken
+
+    def steps(self, loops: Iterable[Callable], is_stopped: Callable[[int], bool]) -> Iterator[list[tuple[int, Any]]]:
+        """Yield [(number of a text, its step)] for each call of the target. loops: of each text, see Seat.start.
+        is_stopped(number): True if nobody needs more steps of this text."""
+        waiting = enumerate(loops)
+        try:
+            while self.take_seats(waiting):
+                at_step = [seat for seat in self.number_of if not isinstance(seat.strand.event, Request)]
+                if not at_step:
+                    self.call()
+                    continue
+                yield [(self.number_of[seat], seat.strand.event) for seat in at_step]
+                for seat in at_step:
+                    self.go_on(seat, is_stopped)
+        finally:
+            for seat in self.seats:
+                seat.strand.close()
+            self.number_of = {}
+
+    def take_seats(self, waiting: Iterator[tuple[int, Callable]]) -> bool:
+        """Let texts take the free seats. Return False if there are no texts any more."""
+        for seat in self.seats:
+            if seat not in self.number_of:
+                for number, loop in islice(waiting, 1):
+                    self.number_of[seat] = number
+                    seat.start(loop)
+        return bool(self.number_of)
+
+    def go_on(self, seat: Seat, is_stopped: Callable[[int], bool]) -> None:
+        """Let a text go on after a step, or end."""
+        if is_stopped(self.number_of[seat]):
+            seat.strand.close()
+        else:
+            seat.strand.resume()
+        if seat.strand.has_ended:
+            del self.number_of[seat]
+
+    def call(self) -> None:
+        """Call one network for all texts that wait for it: the last one, so that a call of the target has all texts."""
+        requests = {seat: seat.strand.event for seat in self.number_of}
+        wanted = [request.network for request in requests.values()]
+        network = next(network for network in reversed(self.networks) if network in wanted)
+        asking = {seat: request.rows for seat, request in requests.items() if request.network is network}
+        results = network.together([*asking.values()])
+        for seat, result in zip(asking, results, strict=True):
+            seat.strand.resume(result)
