@@ -80,19 +80,21 @@ def bpe(tokens, merges):
 
 
 class Encoder:
-    """A vocabulary in use. n_vocab: the number of tokens; eot: the id of <|endoftext|>."""
+    """A vocabulary in use. n_vocab: the number of tokens; eot: the id of <|endoftext|>; ends: the ids that end a text,
+    of which a tokenizer.json may name several."""
 
     def __init__(self, vocab, pairs):
         """vocab {token: id} and pairs [(left token, right token)], lowest rank first."""
         char_to_byte = {char: byte for byte, char in BYTE_TO_CHAR.items()}
         self.n_vocab = len(vocab)
         self.eot = vocab[END_OF_TEXT]
+        self.ends = {self.eot}
         self.added = {self.eot}  # the ids of tokens that no merge makes
         self.id_to_bytes = {i: bytes(char_to_byte[char] for char in token) for token, i in vocab.items()}
         self.byte_to_id = [vocab[BYTE_TO_CHAR[byte]] for byte in range(256)]
-        self.merges = {
-            (vocab[left], vocab[right]): (rank, vocab[left + right]) for rank, (left, right) in enumerate(pairs)
-        }
+        self.merges = {}
+        for rank, (left, right) in enumerate(pairs):
+            self.merges[vocab[left], vocab[right]] = (rank, vocab[left + right])
         self.encode_word = lru_cache(maxsize=2**15)(self.encode_word)  # few words make up most of a text
 
     def encode_word(self, word):
@@ -124,16 +126,16 @@ class StreamDecoder:
     """Decodes ids as they come, up to the first stop text. The text is all that push and flush return, joined.
 
     stop: None, a text, or a tuple of texts. A character may span tokens: its first bytes wait here until the last one
-    arrives. Bytes that may begin a stop text wait as well. END_OF_TEXT as a stop text is the token if the encoder has
-    it, not the characters.
+    arrives. Bytes that may begin a stop text wait as well. END_OF_TEXT as a stop text is any of the encoder's ends if it
+    has one, not the characters.
     """
 
     def __init__(self, encoder, stop=None):
         self.encoder = encoder
         stops = [stop] if isinstance(stop, str) else stop or []
-        by_token = END_OF_TEXT in stops and encoder.eot >= 0
-        self.eot = encoder.eot if by_token else None
-        self.stops = tuple(text.encode() for text in stops if text and not (by_token and text == END_OF_TEXT))
+        self.ends = encoder.ends if END_OF_TEXT in stops else set()
+        texts = [text for text in stops if text and not (self.ends and text == END_OF_TEXT)]
+        self.stops = tuple(text.encode() for text in texts)
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting = b""
         self.stopped = False  # whether the stop text has come; the text after it is dropped
@@ -141,7 +143,7 @@ class StreamDecoder:
     def push(self, ids):
         """The text that these ids complete, "" if none."""
         for i in ids:
-            self.stopped = self.stopped or i == self.eot
+            self.stopped = self.stopped or i in self.ends
             if self.stopped:
                 break
             self.waiting += self.encoder.to_bytes([i])
@@ -172,15 +174,27 @@ def get_encoder(model_size, models_dir):
     """
     path = Path(models_dir) / model_size / "encoder.json"
     try:
-        vocab = json.loads(path.read_text(encoding="utf-8"))
-        if sorted(vocab.values()) != [*range(len(vocab))] or {*map(type, vocab.values())} != {int}:
-            raise ValueError(f"should give {len(vocab)} tokens the ids from 0 on")
+        vocab = read_vocab(path)
         path = path.with_name("vocab.bpe")
-        version, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        pairs = [tuple(line.split(" ")) for line in lines]
-        made = [*BYTE_TO_CHAR.values(), *map("".join, pairs), END_OF_TEXT]
-        if not version.startswith("#version") or {len(pair) for pair in pairs} - {2} or vocab.keys() != {*made}:
-            raise ValueError(f"its {len(pairs)} lines should each merge two tokens, to those of encoder.json")
-        return Encoder(vocab, pairs)
+        return Encoder(vocab, read_pairs(path, vocab))
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error!s:.200}") from None
+
+
+def read_vocab(path):
+    """{token: id} of an encoder.json."""
+    vocab = json.loads(path.read_text(encoding="utf-8"))
+    ids = sorted(vocab.values())
+    if ids != [*range(len(vocab))] or not all(type(i) is int for i in ids):
+        raise ValueError(f"should give {len(vocab)} tokens the ids from 0 on")
+    return vocab
+
+
+def read_pairs(path, vocab):
+    """[(left token, right token)] of a vocab.bpe, which makes the tokens of vocab from the bytes."""
+    version, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    pairs = [tuple(line.split(" ")) for line in lines]
+    made = {*BYTE_TO_CHAR.values(), *map("".join, pairs), END_OF_TEXT}
+    if not version.startswith("#version") or any(len(pair) != 2 for pair in pairs) or vocab.keys() != made:
+        raise ValueError(f"its {len(pairs)} lines should each merge two tokens, to those of encoder.json")
+    return pairs

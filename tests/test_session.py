@@ -201,7 +201,7 @@ def test_the_end_of_a_text_in_a_prompt_is_its_token_if_special(pair):
 def test_a_text_that_is_to_end_there_ends_at_the_token_of_the_end(stop, eot, shown):
     """Its characters are another text, if there is such a token."""
     encoder = copy(ENCODER)
-    encoder.eot = eot
+    encoder.eot, encoder.ends = eot, {eot} - {-1}
     stream = StreamDecoder(encoder, stop)
     ids = [*ENCODER.encode(f"{END_OF_TEXT}a"), ENCODER.eot, *ENCODER.encode("b")]
     assert stream.push(ids) + stream.flush() == shown

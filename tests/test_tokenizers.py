@@ -1,6 +1,7 @@
 """Hugging Face's tokenizers: their ids are those of transformers 5, or they are refused by their kind."""
 
 import json
+import os
 import random
 from unittest.mock import Mock
 
@@ -8,8 +9,8 @@ import pytest
 from test_encoder import PIECES
 from tiny import ROOT, refusal
 
-from encoder import BYTE_TO_CHAR, END_OF_TEXT
-from speculative.checkpoints.tokenizer import BYTE_LEVEL, FLAGS, read_encoder
+from encoder import BYTE_TO_CHAR, END_OF_TEXT, StreamDecoder
+from speculative.checkpoints.tokenizer import BYTE_LEVEL, FLAGS, read_encoder, without_panic
 from speculative.session import Session
 
 TINY = ROOT / "models" / "tiny-target"
@@ -226,6 +227,56 @@ def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, tmp_pa
     else:
         assert encoder.encode(f"a{END_OF_TEXT}", allowed_special=True) == [LETTERS["a"], eot]
         assert encoder.to_bytes([0, 1]) == b"<s></s>"
+
+
+@pytest.mark.parametrize(
+    ("files", "ends"),
+    [
+        ({"config.json": {"eos_token_id": [1, 0]}}, {0, 1}),
+        ({"config.json": {"eos_token_id": [1, 0]}, "generation_config.json": {"eos_token_id": [5, 6]}}, {5, 6}),
+        ({"generation_config.json": {"eos_token_id": 5}, CONFIG: {"eos_token": "</s>"}}, {1, 5}),
+        ({"generation_config.json": {"eos_token_id": [5, 999, None]}}, {5}),
+        ({MAP: {"eos_token": "</s>"}}, {1}),
+        ({}, set()),
+    ],
+)
+def test_each_of_several_end_tokens_ends_a_text(files, ends, tmp_path):
+    write_tokenizer(tmp_path, SENTENCE, files)
+    encoder = read_encoder(tmp_path, 258)
+    assert encoder.ends == ends
+    for i in (0, 1, 5, 6):
+        text = StreamDecoder(encoder, END_OF_TEXT)
+        shown = text.push([9, i, 10])
+        assert text.stopped == (i in ends)
+        assert shown == encoder.decode([9] if i in ends else [9, i, 10])
+
+
+def test_a_panic_of_the_library_is_one_line(tmp_path, capfd):
+    """Here an added token of which its normalizer leaves nothing. What others write at that time is not lost."""
+    accents = {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}}
+    write_tokenizer(tmp_path, accents | added(token("\u0301", normalized=True)), {CONFIG: OWN})
+    encoder = read_encoder(tmp_path, 2049)
+    line = refusal(encoder.encode, "£")
+    assert line.startswith(f"{tmp_path / 'tokenizer.json'}: the text cannot be encoded (the library tokenizers panics")
+    assert capfd.readouterr().err == ""
+    assert without_panic(lambda: os.write(2, b"a line")) == 6
+    assert capfd.readouterr().err == "a line"
+    assert encoder.encode("It") == [40, 83]
+
+
+def test_characters_without_bytes_are_named_once(tmp_path, capsys):
+    vocab = {char: i for i, char in enumerate(map(chr, range(97, 123)), 2)}
+    write_tokenizer(
+        tmp_path,
+        {"model": {"type": "BPE", "vocab": {"<s>": 0, "é": 1} | vocab, "merges": []}, "added_tokens": []},
+        {CONFIG: OWN | {"eos_token": "é"}},
+    )
+    encoder = read_encoder(tmp_path, 40)
+    assert encoder.encode("née: a日b日") == [*encoder.encode("n"), 1, *encoder.encode("e"), *encoder.encode("ab")]
+    said = capsys.readouterr().err
+    assert said == "the vocabulary has no bytes for these characters, so they are left out: :   日\n"
+    encoder.encode("日")
+    assert capsys.readouterr().err == ""
 
 
 WORDS = {"type": "WordLevel", "vocab": {END_OF_TEXT: 2047}, "unk_token": "?"}

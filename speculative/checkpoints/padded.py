@@ -75,7 +75,7 @@ class Padding:
         """Return a parameter with as many channels of the residual stream as the new model has."""
         if re.search(WRITES, name):
             columns = self.scale * a.T
-            mean: np.ndarray = np.mean(columns, axis=0, keepdims=True, dtype=np.float64)
+            mean = np.asarray(columns.mean(axis=0, keepdims=True, dtype=np.float64))
             return self.repeated(columns, mean.astype(np.float32)).T
         if re.search(READS, name):
             return self.repeated(a / self.times, np.zeros_like(a[:1]))

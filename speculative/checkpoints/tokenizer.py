@@ -4,14 +4,20 @@ OpenAI's form, encoder.json and vocab.bpe, is read by encoder.py. Both give an E
 tokens they add to the vocabulary in which order, is as in transformers 5: so are the ids.
 """
 
+import contextlib
 import json
 import os
-from typing import Any
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Any, NamedTuple
 
 from speculative.blog.encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.config import read_object
 from speculative.checkpoints.disk import bad_file
 from speculative.support.errors import UserError, first_line
+from speculative.support.terminal import one_line
 
 # The classes of tokenizer_class that are read here. The first one has a pre-tokenizer of its own and takes the
 # vocabulary, the merges and the post-processor alone from a tokenizer.json; the others take all of it.
@@ -29,34 +35,67 @@ SAMPLE = "It's 12 days,\nor so!"
 class LibraryEncoder(Encoder):
     """An Encoder whose ids are those of a tokenizers.Tokenizer. Ids without a token have no bytes.
 
-    Its vocabulary may lack bytes, which the library leaves out of a text.
+    Its vocabulary may lack bytes, which the library leaves out of a text: a line says so, once for each character.
     """
 
-    def __init__(self, tokenizer: Any, model: dict, n_vocab: int, eot: int):
-        """model: the vocabulary and the merges. n_vocab: the model's. eot: the id that ends a text, -1 if none does."""
+    def __init__(self, path: str, tokenizer: Any, model: dict, n_vocab: int, ends: list[int]):
+        """path: of the file, for messages. model: the vocabulary and the merges. n_vocab: the model's. ends: the ids
+        that end a text."""
         vocab = model["vocab"]
-        added = {i: token.content.encode() for i, token in tokenizer.get_added_tokens_decoder().items() if i < n_vocab}
-        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        self.path = path
         self.tokenizer = tokenizer
-        self.eot = eot
         self.n_vocab = n_vocab
-        self.added = {*added}
-        self.id_to_bytes = dict.fromkeys(range(n_vocab), b"") | {i: to_bytes(token) for token, i in vocab.items()}
-        self.id_to_bytes |= added
-        self.merges = {(vocab[a], vocab[b]): (rank, vocab[a + b]) for rank, (a, b) in enumerate(pairs)}
+        self.eot = ends[0] if ends else -1
+        self.ends = {*ends}
+        self.id_to_bytes = dict.fromkeys(range(n_vocab), b"")
+        for token, i in vocab.items():
+            self.id_to_bytes[i] = to_bytes(token)
+        self.added = set()
+        for i, added in tokenizer.get_added_tokens_decoder().items():
+            if i < n_vocab:
+                self.added.add(i)
+                self.id_to_bytes[i] = added.content.encode()
+        self.merges = {}
+        for rank, pair in enumerate(model["merges"]):
+            a, b = pair.split(" ") if isinstance(pair, str) else pair
+            self.merges[vocab[a], vocab[b]] = (rank, vocab[a + b])
+        self.lacking = {byte for byte, char in BYTE_TO_CHAR.items() if char not in vocab}
+        self.said: set[str] = set()  # characters that were left out
 
     def encode(self, text, allowed_special=False):
         """Return the ids of a text, with those that the tokenizer puts around each. All added tokens are found in it.
-        Raises UserError if the model was not made larger for one of them.
+        Raises UserError if the model was not made larger for one of them, and if the library fails.
 
         allowed_special: <|endoftext|> becomes the token that ends a text, if that has another name here.
         """
         if allowed_special and self.eot >= 0 and END_OF_TEXT.encode() not in self.id_to_bytes.values():
             text = text.replace(END_OF_TEXT, self.tokenizer.id_to_token(self.eot))
-        ids = self.tokenizer.encode(text).ids
-        if unknown := [self.tokenizer.id_to_token(i) for i in ids if i >= self.n_vocab]:
-            raise UserError(f"the text has the token {unknown[0]!r}, and the model only the ids below {self.n_vocab}")
+        try:
+            ids = without_panic(self.tokenizer.encode, text).ids
+        except ValueError as error:
+            raise UserError(f"{self.path}: the text cannot be encoded ({first_line(error)})") from None
+        self.check_ids(ids)
+        self.say_what_is_left_out(text, ids)
         return ids
+
+    def check_ids(self, ids: list[int]) -> None:
+        for i in ids:
+            if i >= self.n_vocab:
+                token = self.tokenizer.id_to_token(i)
+                raise UserError(f"the text has the token {token!r}, and the model only the ids below {self.n_vocab}")
+
+    def say_what_is_left_out(self, text: str, ids: list[int]) -> None:
+        """Print the characters of a text for which the vocabulary lacks bytes. An added token may hold them all the
+        same."""
+        left_out = [char for char in dict.fromkeys(text) if self.lacking.intersection(char.encode())]
+        if not left_out:
+            return
+        there = self.decode(ids)
+        new = [char for char in left_out if char not in there and char not in self.said]
+        if new:
+            self.said.update(new)
+            line = f"the vocabulary has no bytes for these characters, so they are left out: {' '.join(new)}"
+            print(one_line(line), file=sys.stderr)
 
 
 def to_bytes(token: str) -> bytes:
@@ -64,85 +103,167 @@ def to_bytes(token: str) -> bytes:
     return bytes(CHAR_TO_BYTE[char] for char in token) if CHAR_TO_BYTE.keys() >= {*token} else token.encode()
 
 
+# ---- Panics of the library -------------------------------------------------------------------------------------------
+
+redirecting = Lock()
+
+
+def without_panic(function: Callable, *args: Any) -> Any:
+    """Call a function of the library. Raises ValueError in place of the exception by which Rust ends a thread, and
+    without the lines that Rust prints of it."""
+    with redirecting, quiet_if_it_fails():
+        try:
+            return function(*args)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # a class that cannot be imported
+                raise
+            raise ValueError(f"the library tokenizers panics: {first_line(error)}") from None
+
+
+@contextlib.contextmanager
+def quiet_if_it_fails() -> Iterator[None]:
+    """Hold back what the body of the `with` writes to the system's standard error, and print it if the body succeeds:
+    other threads write there too."""
+    try:
+        terminal = os.dup(2)
+    except OSError:  # it was closed
+        yield
+        return
+    with tempfile.TemporaryFile() as held_back:
+        os.dup2(held_back.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+        held_back.seek(0)
+        os.write(2, held_back.read())
+
+
+# ---- The files of a folder -------------------------------------------------------------------------------------------
+
+
+class TokenizerFiles(NamedTuple):
+    """The files of a folder that decide the tokens. Those that are not there are empty."""
+
+    path: str  # of the one that holds the vocabulary
+    config: dict  # tokenizer_config.json
+    whole: dict  # tokenizer.json
+    names: dict  # special_tokens_map.json
+    added: dict  # added_tokens.json
+    settings: dict  # config.json
+    generation: dict  # generation_config.json
+
+    @property
+    def class_name(self) -> str:
+        """The class of transformers that reads the tokenizer. Raises ValueError for one with rules of its own."""
+        name = self.config.get("tokenizer_class") or self.settings.get("tokenizer_class") or GPT2
+        name = str(name).removesuffix("Fast")
+        if name not in CLASSES:
+            raise ValueError(f"its tokenizer_class is {name[:50]}, not {', '.join(CLASSES)}")
+        return name
+
+    @property
+    def is_gpt2s(self) -> bool:
+        """True if transformers takes the vocabulary and the merges alone."""
+        return self.class_name == GPT2 or not self.whole
+
+
+def read_files(folder: str) -> TokenizerFiles:
+    def content(name: str) -> dict:
+        path = os.path.join(folder, name)
+        return read_object(path) if os.path.isfile(path) else {}
+
+    whole = content("tokenizer.json")
+    return TokenizerFiles(
+        os.path.join(folder, "tokenizer.json" if whole else "vocab.json"),
+        content("tokenizer_config.json"),
+        whole,
+        content("special_tokens_map.json"),
+        content("added_tokens.json"),
+        content("config.json"),
+        content("generation_config.json"),
+    )
+
+
 def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     """Return the Encoder of a folder, for a model of n_vocab ids. Raises UserError.
 
     The library gives the ids of a text, whatever its settings. The bytes of each id have to be those that it decodes.
     """
-    from tokenizers import Tokenizer, processors
-
-    config = read_if_there(folder, "tokenizer_config.json")
-    whole = read_if_there(folder, "tokenizer.json")
-    path = os.path.join(folder, "tokenizer.json" if whole else "vocab.json")
+    files = read_files(folder)
     try:
-        about = whole or from_vocab_and_merges(folder)
+        about = files.whole or from_vocab_and_merges(folder)
         model = about["model"] | {"dropout": None}
-        for name, usual in USUAL.items():
-            if (model.get(name) or usual) != usual:
-                raise ValueError(f"its {name} is {model[name]!r}")
-        if (last := max(model["vocab"].values())) >= n_vocab:
-            raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")
-        numbered, special = tokens_to_add(folder, config, about["added_tokens"])
-        about |= {"model": model, "truncation": None, "padding": None}  # of the texts that it was trained with
-        if class_of(folder, config) == GPT2 or not whole:
-            spaces = {"add_prefix_space": config.get("add_prefix_space", False)}
-            about |= {"normalizer": None, "pre_tokenizer": BYTE_LEVEL | spaces, "decoder": BYTE_LEVEL}
-            about |= {"added_tokens": [], "model": {key: model[key] for key in ("type", "vocab", "merges")}}
-            special = dict.fromkeys(NAMED[:3], END_OF_TEXT) | special
-        named = {text_of(token) for token in special.values()}
-        known = {text_of(token) for token in [*about["added_tokens"], *numbered]}
-        new = {repr(token): token for token in special.values()}  # with other flags it is another one: the last counts
-        tokenizer = Tokenizer.from_str(json.dumps(about))
-        tokens = [*numbered, *(token for token in new.values() if text_of(token) not in known)]
-        tokenizer.add_tokens([added_token(token, text_of(token) in named) for token in tokens])
-        tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
-        if config.get("add_bos_token") and not whole:  # else its post-processor decides
-            bos = text_of(special["bos_token"])
-            pairs = [(bos, tokenizer.token_to_id(bos))]
-            tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=pairs)
-        encoder = LibraryEncoder(tokenizer, model, n_vocab, end_token(folder, special, tokenizer, n_vocab))
-        ids = tokenizer.encode(SAMPLE, add_special_tokens=False).ids
-        if encoder.decode(ids) != tokenizer.decode(ids, skip_special_tokens=False):
-            raise ValueError("its tokens are not the bytes of a text")
+        check_model(model, n_vocab)
+        tokens = tokens_to_add(files, about["added_tokens"])
+        tokenizer = without_panic(make_tokenizer, files, about, model, tokens)
+        ends = end_tokens(files, tokens.named, tokenizer, n_vocab)
+        encoder = LibraryEncoder(files.path, tokenizer, model, n_vocab, ends)
+        without_panic(check_bytes, encoder, tokenizer)
         return encoder
     except UserError:
         raise
     except Exception as error:  # its kind depends on the fault, and the library raises plain ones
-        raise bad_file(path, f"cannot be used as a byte-level BPE ({first_line(error)})") from None
+        raise bad_file(files.path, f"cannot be used as a byte-level BPE ({first_line(error)})") from None
 
 
-def class_of(folder: str, config: dict) -> str:
-    """Return the class of transformers that reads the tokenizer. Raises ValueError for one with rules of its own."""
-    settings = read_if_there(folder, "config.json")
-    name = str(config.get("tokenizer_class") or settings.get("tokenizer_class") or GPT2).removesuffix("Fast")
-    if name not in CLASSES:
-        raise ValueError(f"its tokenizer_class is {name[:50]}, not {', '.join(CLASSES)}")
-    return name
+def from_vocab_and_merges(folder: str) -> dict:
+    """Return vocab.json and merges.txt as tokenizer.json would have them."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    files = [os.path.join(folder, name) for name in ("vocab.json", "merges.txt")]
+    return json.loads(without_panic(ByteLevelBPETokenizer.from_file, *files).to_str())
 
 
-def tokens_to_add(folder: str, config: dict, in_file: list[dict]) -> tuple[list[dict], dict[str, Any]]:
-    """Return the tokens that the files number, in their order, and those that they name: {"eos_token": "</s>", ...}."""
-    more: dict[str, int] = {}
+def check_model(model: dict, n_vocab: int) -> None:
+    """Raise ValueError if the vocabulary is not a byte-level BPE's, or has ids that the model lacks."""
+    for name, usual in USUAL.items():
+        if (model.get(name) or usual) != usual:
+            raise ValueError(f"its {name} is {model[name]!r}")
+    last = max(model["vocab"].values())
+    if last >= n_vocab:
+        raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")
+
+
+def check_bytes(encoder: LibraryEncoder, tokenizer: Any) -> None:
+    ids = tokenizer.encode(SAMPLE, add_special_tokens=False).ids
+    if encoder.decode(ids) != tokenizer.decode(ids, skip_special_tokens=False):
+        raise ValueError("its tokens are not the bytes of a text")
+
+
+# ---- Added tokens ----------------------------------------------------------------------------------------------------
+
+
+class AddedTokens(NamedTuple):
+    """Tokens that no merge makes, as texts or as objects with flags."""
+
+    numbered: list[Any]  # in the order of their ids
+    named: dict[str, Any]  # {"eos_token": "</s>", ...}
+
+
+def tokens_to_add(files: TokenizerFiles, in_file: list[dict]) -> AddedTokens:
+    """Return the tokens that the files number, and those that they name. in_file: those of tokenizer.json."""
+    config, more = files.config, {}
     if "added_tokens_decoder" in config:
         numbered = {int(i): token for i, token in config["added_tokens_decoder"].items()}
     else:  # a folder of an older version
-        config |= read_if_there(folder, "special_tokens_map.json")
-        more = read_if_there(folder, "added_tokens.json")
-        numbered = {i: {"content": text} for text, i in more.items()} | {token["id"]: token for token in in_file}
+        config, more = config | files.names, files.added
+        numbered = {i: {"content": text} for text, i in more.items()}
+        numbered |= {token["id"]: token for token in in_file}
+    named = {}
+    for name in (*NAMED, *config):
+        token = config.get(name)
+        text = text_of(token)
+        if isinstance(text, str) and (name in NAMED or name.endswith("_token")):
+            named[name] = text if text in more else token
+    return AddedTokens([numbered[i] for i in sorted(numbered)], named | extra_tokens(config))
+
+
+def extra_tokens(config: dict) -> dict[str, Any]:
+    """Return the tokens that have no name in transformers, under names of their own."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    names = [*NAMED, *(name for name in config if name.endswith("_token") and name not in NAMED)]
-    texts = {name: text for name in names if isinstance(text := text_of(config.get(name)), str)}
-    special = {name: text if text in more else config[name] for name, text in texts.items()}
-    special |= extra if isinstance(extra, dict) else {text_of(token): token for token in extra}
-    return [numbered[i] for i in sorted(numbered)], special
-
-
-def added_token(token: Any, is_special: bool) -> Any:
-    """Return a token, a text or an object with flags, as the library takes it."""
-    from tokenizers import AddedToken
-
-    flags = {name: token[name] for name in FLAGS if name in token} if isinstance(token, dict) else {}
-    return AddedToken(text_of(token), **flags | ({"special": True} if is_special else {}))
+    return extra if isinstance(extra, dict) else {text_of(token): token for token in extra}
 
 
 def text_of(token: Any) -> Any:
@@ -150,25 +271,72 @@ def text_of(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
 
 
-def end_token(folder: str, special: dict[str, Any], tokenizer: Any, n_vocab: int) -> int:
-    """Return the id of the token that ends a text, of the first that the files name. -1 if the model has none."""
-    ids = [tokenizer.token_to_id(text_of(special.get("eos_token", "")))]
-    for name in ("generation_config.json", "config.json"):
-        named = read_if_there(folder, name).get("eos_token_id")
-        ids += named if isinstance(named, list) else [named]
-    ids += [tokenizer.token_to_id(END_OF_TEXT)]
-    there = (i for i in ids if type(i) is int and 0 <= i < n_vocab and tokenizer.id_to_token(i) is not None)
-    return next(there, -1)
+def end_tokens(files: TokenizerFiles, named: dict[str, Any], tokenizer: Any, n_vocab: int) -> list[int]:
+    """Return the ids of the tokens that end a text: the one that the tokenizer names, and those of
+    generation_config.json, else of config.json. <|endoftext|> ends it if they name none."""
+
+    def usable(ids: Any) -> list[int]:
+        ids = ids if isinstance(ids, list) else [ids]
+        return [i for i in ids if type(i) is int and 0 <= i < n_vocab and tokenizer.id_to_token(i) is not None]
+
+    of_tokenizer = usable(tokenizer.token_to_id(text_of(named.get("eos_token", ""))))
+    of_model = usable(files.generation.get("eos_token_id")) or usable(files.settings.get("eos_token_id"))
+    return of_tokenizer + of_model or usable(tokenizer.token_to_id(END_OF_TEXT))
 
 
-def read_if_there(folder: str, name: str) -> dict:
-    path = os.path.join(folder, name)
-    return read_object(path) if os.path.isfile(path) else {}
+# ---- The library's tokenizer -----------------------------------------------------------------------------------------
 
 
-def from_vocab_and_merges(folder: str) -> dict:
-    """Return vocab.json and merges.txt as tokenizer.json would have them."""
-    from tokenizers import ByteLevelBPETokenizer
+def make_tokenizer(files: TokenizerFiles, about: dict, model: dict, tokens: AddedTokens) -> Any:
+    """Return a tokenizers.Tokenizer as transformers makes it. about: a tokenizer.json."""
+    from tokenizers import Tokenizer
 
-    files = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt"))
-    return json.loads(ByteLevelBPETokenizer.from_file(*files).to_str())
+    config, named = files.config, tokens.named
+    about = about | {"model": model, "truncation": None, "padding": None}  # of the texts that it was trained with
+    if files.is_gpt2s:
+        about = with_gpt2s_parts(about, config.get("add_prefix_space", False))
+        named = dict.fromkeys(NAMED[:3], END_OF_TEXT) | named
+    tokenizer = Tokenizer.from_str(json.dumps(about))
+    tokenizer.add_tokens(added_tokens(about["added_tokens"], tokens.numbered, named))
+    tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
+    if config.get("add_bos_token") and not files.whole:  # else its post-processor decides
+        begin_with(tokenizer, text_of(named["bos_token"]))
+    return tokenizer
+
+
+def with_gpt2s_parts(about: dict, add_prefix_space: bool) -> dict:
+    """Return a tokenizer.json with the vocabulary and the merges of this one, and the parts of GPT-2's."""
+    spaces = BYTE_LEVEL | {"add_prefix_space": add_prefix_space}
+    model = {name: about["model"][name] for name in ("type", "vocab", "merges")}
+    parts = {"normalizer": None, "pre_tokenizer": spaces, "decoder": BYTE_LEVEL, "added_tokens": []}
+    return about | parts | {"model": model}
+
+
+def added_tokens(in_file: list, numbered: list, named: dict[str, Any]) -> list:
+    """Return the tokens that are added to those in the file, as the library takes them: the numbered ones, then the
+    named ones that neither has."""
+    texts = {text_of(token) for token in [*in_file, *numbered]}
+    special = {text_of(token) for token in named.values()}
+    new = {repr(token): token for token in named.values()}  # with other flags it is another one: the last counts
+    tokens = [*numbered, *(token for token in new.values() if text_of(token) not in texts)]
+    return [added_token(token, text_of(token) in special) for token in tokens]
+
+
+def added_token(token: Any, is_special: bool) -> Any:
+    """Return a token, a text or an object with flags, as the library takes it."""
+    from tokenizers import AddedToken
+
+    flags = {}
+    if isinstance(token, dict):
+        flags = {name: token[name] for name in FLAGS if name in token}
+    if is_special:
+        flags["special"] = True
+    return AddedToken(text_of(token), **flags)
+
+
+def begin_with(tokenizer: Any, bos: str) -> None:
+    """Let each text begin with the token bos."""
+    from tokenizers import processors
+
+    tokens = [(bos, tokenizer.token_to_id(bos))]
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=tokens)
