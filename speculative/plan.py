@@ -16,9 +16,10 @@ from speculative.drafters.base import DrafterSpec
 from speculative.drafters.user import as_drafter
 from speculative.engines.formats import FORMATS
 from speculative.filters import Filters
-from speculative.options import ModelOptions, as_typed
+from speculative.options import ModelOptions
 from speculative.rules import Rule, as_rule, parse_rule
 from speculative.support.errors import UserError
+from speculative.values import as_typed
 
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 

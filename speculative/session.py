@@ -12,12 +12,13 @@ from speculative.drafters.base import Drafter
 from speculative.engines.choice import make_engine
 from speculative.engines.model import Call
 from speculative.loading import Models
-from speculative.options import ModelOptions, checked, make_options, n_nodes, text, whole
+from speculative.options import ModelOptions, make_options
 from speculative.plan import NO_FUNCTIONS, AnyOptions, Functions, make_plan, spelled_out, wanted_models
 from speculative.sampling import Step
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
+from speculative.values import checked, n_nodes, text, whole
 
 
 def models_of(o: ModelOptions, quiet: bool = False) -> Models:

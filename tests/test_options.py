@@ -15,15 +15,8 @@ from speculative.cli.help import help_text
 from speculative.cli.interactive import read_changes
 from speculative.cli.workbench import READ
 from speculative.filters import Filters
-from speculative.options import (
-    CONFLICTS,
-    DEMO,
-    FIELDS,
-    NO_EFFECT,
-    ModelOptions,
-    Options,
-    as_typed,
-)
+from speculative.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options
+from speculative.values import as_typed
 
 
 def typed(line):

@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from speculative.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions, as_typed
+from speculative.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
+from speculative.values import as_typed
 
 GROUPS = (BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN)
 COMMANDS = {  # of a session -> what they do

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from speculative.cli.help import COMMANDS, in_words, session_help
 from speculative.cli.line_editor import editing
 from speculative.cli.words import WITHOUT_VALUE, Given
-from speculative.options import FIELDS, SHORT, without_escapes
+from speculative.options import FIELDS, SHORT
 from speculative.session import Session
 from speculative.support.errors import UserError, naming_options
 from speculative.support.terminal import one_line
+from speculative.values import without_escapes
 
 WELCOME = "\nEach line is a prompt. /help lists what can change; Ctrl-C ends a decode, Ctrl-D the session."
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from speculative.options import FIELDS, SHORT, switch, without_escapes
+from speculative.options import FIELDS, SHORT
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.synonyms import OPTIONS, unknown_option
+from speculative.values import switch, without_escapes
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value

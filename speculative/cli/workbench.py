@@ -27,10 +27,11 @@ from speculative.decoding import DECODERS
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings
 from speculative.measure.report import engine_line
 from speculative.measure.run import Run, compare
-from speculative.options import FIELDS, STOP, as_typed, without_escapes
+from speculative.options import FIELDS
 from speculative.session import Session
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
+from speculative.values import STOP, as_typed, without_escapes
 
 WEB = Path(__file__).parent / "web"
 LABELS = {  # of the options that the form has; none of them names a file

@@ -18,7 +18,7 @@ from speculative.decoding import DECODERS
 from speculative.filters import Filters
 from speculative.measure import report
 from speculative.measure.report import digits, duration, many
-from speculative.options import as_typed
+from speculative.values import as_typed
 
 WEB = Path(__file__).parent / "web"
 STYLES = [WEB / "page.css"]

@@ -9,10 +9,10 @@ from speculative.checkpoints.names import model_folder
 from speculative.measure.document import document
 from speculative.measure.page import page
 from speculative.measure.turns import timed_turns
-from speculative.options import checked, whole
 from speculative.session import Session
 from speculative.support.files import check_outputs, write_json, write_text
 from speculative.support.progress import working
+from speculative.values import checked, whole
 
 FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of the page in a notebook
 

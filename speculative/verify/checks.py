@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from speculative.measure.report import engine_line
-from speculative.options import as_typed
 from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.support.progress import working
+from speculative.values import as_typed
 from speculative.verify.sampled import Check, check_sampled, tokens_of
 
 PROMPTS = (
