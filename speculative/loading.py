@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
+from speculative.checkpoints import crc32c
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import DRAFTERS
 from speculative.engines import formats, memory
 from speculative.engines.c import pack_files
+from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
 from speculative.engines.formats import model_bytes
 from speculative.engines.model import Network
@@ -170,6 +172,8 @@ class Models:
         if not specs:
             return
         n_bytes = 4 * parameter_count(hparams)
+        if crc32c.is_slow() and library():
+            crc32c.compute_in_c(c_crc32c)
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
 
             def read(convert):

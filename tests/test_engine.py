@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import google_crc32c
 import numpy as np
 import pytest
 from tiny import ROOT, convert, flatten, python, random_params
@@ -217,6 +218,13 @@ def test_python_fills_the_structs_that_c_reads(name):
 def test_every_format_and_activation_has_a_number_in_c():
     assert {*layout.numbers("format")} == {*FORMATS}
     assert {*layout.numbers("activation")} == {*ACTIVATIONS}
+
+
+def test_checksums_are_those_of_google_crc32c():
+    content = np.random.default_rng(0).integers(0, 256, 300, dtype=np.uint8)
+    for first, n in ((0, 0), (0, 1), (0, 7), (1, 8), (3, 9), (5, 255)):
+        part = content[first : first + n]
+        assert library.c_crc32c(part) == google_crc32c.value(part.tobytes())
 
 
 # ---- Threads ---------------------------------------------------------------------------------------------------------
@@ -459,7 +467,7 @@ IN_A_PROCESS = """if True:
 
 
 SHAPE = "(1-33-3 or 2-80-1)"  # that fill nothing
-NUMBERS = f"((what_gpt2 or every_window) and {SHAPE}) or (their_paths and int8) or stands_for"
+NUMBERS = f"((what_gpt2 or every_window) and {SHAPE}) or (their_paths and int8) or stands_for or checksums"
 MEMORY = f"(what_gpt2 and {SHAPE}) or (their_paths and int8) or stands_for or two_models"
 
 

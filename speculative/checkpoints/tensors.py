@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.checkpoints.advice import advice_on_tensors
+from speculative.checkpoints.crc32c import crc32c, warn_about
 from speculative.checkpoints.disk import MappedFile, Note, bad_file, check_unchanged
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
@@ -41,9 +42,7 @@ class Tensor(NamedTuple):
 
 def masked_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
     """Return the CRC32C as TensorFlow stores it: rotated, since a sum over data that hold sums has too many zeros."""
-    from google_crc32c import value
-
-    crc = value(content)
+    crc = crc32c(content)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
 
 
@@ -147,6 +146,8 @@ def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, pro
     check_shapes(index, shapes)
     note = Note(index_without_contents(index))
     is_checked = note.exists()
+    if not is_checked:
+        warn_about(sum(tensor.n_bytes for tensor in index.values() if tensor.crc32c is not None))
 
     def converted(name: str) -> Any:
         tensor = index[name]

@@ -14,15 +14,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from ctypes import c_char_p, c_int64, c_void_p
+from ctypes import c_char_p, c_int64, c_uint32, c_void_p
 from itertools import product
 from pathlib import Path
+
+import numpy as np
 
 from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
 
-SOURCES = [Path(__file__).with_name(name) for name in ("pack.c", "engine.c")]  # the first includes the second
+SOURCES = [
+    Path(__file__).with_name(name) for name in ("pack.c", "engine.c", "crc32c.c")
+]  # the first includes the others
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-shared", "-fPIC", f"-DFIRST_CACHE={first_cache()}"]
@@ -91,6 +95,8 @@ def load(path: Path) -> ctypes.CDLL:
     found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
     found.gpt2.argtypes = [c_void_p, c_int64]
     found.worker.argtypes = [c_int64]
+    found.crc32c.argtypes = [c_void_p, c_int64]
+    found.crc32c.restype = c_uint32
     found.instructions.restype = c_char_p
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=found.all_asleep)
@@ -123,3 +129,9 @@ def library() -> ctypes.CDLL | None:
 def lanes() -> int:
     """Output channels in a tile of a packed weight."""
     return library().lanes()
+
+
+def c_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
+    """The CRC32C of these bytes, by engine.c."""
+    array = np.frombuffer(content, np.uint8)
+    return library().crc32c(array.ctypes.data, array.size)
