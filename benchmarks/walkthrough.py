@@ -9,6 +9,7 @@ from speculative.drafters.model import model_drafter
 from speculative.explain import RecordedRandom, rebuilt_tests
 from speculative.rules import parse_rule
 from speculative.sampling import Step, speculative_sampling
+from speculative.trees import Tested
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 K = 4
@@ -17,7 +18,7 @@ SEED = 28
 N_SHOWN = 6  # the likeliest tokens of a residual
 
 
-def tested_steps(session, accept: str) -> list[tuple[Step, list[dict]]]:
+def tested_steps(session, accept: str) -> list[tuple[Step, list[Tested]]]:
     """The iterations of a speculative run with this rule, and the tests of each."""
     draft_model, target = runs.models_of(session)
     rule = parse_rule(accept)
@@ -25,7 +26,7 @@ def tested_steps(session, accept: str) -> list[tuple[Step, list[dict]]]:
     draft = model_drafter(draft_model, rng)
     found = []
     for step in speculative_sampling(session.encode(PROMPT), draft, target, N, K, rng, rule.accept):
-        found.append((step, rebuilt_tests(step, rule, rng.u).made))
+        found.append((step, rebuilt_tests(step, rule, rng.u).tests))
         rng.u.clear()
     return found
 
@@ -35,20 +36,20 @@ def markdown(header: list[str], cells: list[list[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
-def tests_table(drafts: list[str], tests: list[dict]) -> str:
+def tests_table(drafts: list[str], tests: list[Tested]) -> str:
     cells = []
     for draft, t in zip(drafts, tests, strict=False):
-        numbers = [f"{t['p']:.3f}", f"{t['q']:.3f}", f"{min(1, t['q'] / t['p']):.2f}", f"{t['u']:.2f}"]
-        cells.append([draft, *numbers, "accepted" if t["passed"] else "rejected"])
+        numbers = [f"{t.p:.3f}", f"{t.q:.3f}", f"{min(1, t.q / t.p):.2f}", f"{t.u:.2f}"]
+        cells.append([draft, *numbers, "accepted" if t.passed else "rejected"])
     cells += [[draft, "", "", "", "", "not tested"] for draft in drafts[len(cells) :]]
     return markdown(["draft", "p", "q", "min(1, q / p)", "u", ""], cells)
 
 
-def block_table(drafts: list[str], step: Step, tests: list[dict]) -> str:
+def block_table(drafts: list[str], step: Step, tests: list[Tested]) -> str:
     cells = []
     for i, (draft, t) in enumerate(zip(drafts, tests, strict=True)):
-        verdict = ("passes" if t["passed"] else "fails") + (", kept" if i < step.accepted else ", dropped")
-        numbers = [f"{t['p']:.3f}", f"{t['q']:.3f}", *(f"{t[name]:.2f}" for name in "whu")]
+        verdict = ("passes" if t.passed else "fails") + (", kept" if i < step.n_accepted else ", dropped")
+        numbers = [f"{t.p:.3f}", f"{t.q:.3f}", f"{t.w:.2f}", f"{t.h:.2f}", f"{t.u:.2f}"]
         cells.append([draft, *numbers, verdict])
     return markdown(["draft", "p", "q", "w", "h", "u", ""], cells)
 
@@ -62,14 +63,14 @@ def main(argv: list[str]) -> None:
         return [f"`{session.encoder.decode([int(token)])}`".replace("\n", "\\n") for token in tokens]
 
     by_token = tested_steps(session, "token")
-    step, tests = next(one for one in by_token if one[0].accepted == K)
+    step, tests = next(one for one in by_token if one[0].n_accepted == K)
     print(tests_table(quoted(step.proposal.tokens), tests))
     [bonus] = quoted(step.tokens[-1:])
     print(f"\nThe bonus token {bonus} had probability {step.q[K][step.tokens[-1]]:.3f}.\n")
 
-    step, tests = next(one for one in by_token if 0 < one[0].accepted < one[0].drafted)
+    step, tests = next(one for one in by_token if 0 < one[0].n_accepted < one[0].n_drafted)
     print(tests_table(quoted(step.proposal.tokens), tests))
-    p, q = (np.asarray(rows[step.accepted], float) for rows in (step.proposal.p, step.q))  # [n_vocab] each
+    p, q = (np.asarray(rows[step.n_accepted], float) for rows in (step.proposal.p, step.q))  # [n_vocab] each
     left = np.maximum(0, q - p)  # [n_vocab]
     shown = np.argsort(-np.maximum(p, q), kind="stable")[:N_SHOWN]
     numbers = np.stack([p, q, left, left / left.sum()])[:, shown].T  # [N_SHOWN, 4]
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> None:
     print(f"\nThe sum is {left.sum():.3f}; {resampled} had a share of {left[step.tokens[-1]] / left.sum():.3f}.\n")
 
     for step, tests in tested_steps(session, "block"):
-        n_kept = [*(t["u"] * t["p"] < t["q"] for t in tests), False].index(False)  # token by token
-        if n_kept < step.accepted < K:
+        n_kept = [*(t.u * t.p < t.q for t in tests), False].index(False)  # token by token
+        if n_kept < step.n_accepted < K:
             break
     print(block_table(quoted(step.proposal.tokens), step, tests))

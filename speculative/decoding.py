@@ -17,7 +17,7 @@ from speculative.plan import Plan
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.steps import Served, TextStep, origins_of
 from speculative.support.progress import working
-from speculative.trees import Tree, in_the_loop
+from speculative.trees import Tree, TreeInTheLoop, path_of
 
 DECODERS = ("autoregressive", "speculative")
 READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
@@ -107,12 +107,14 @@ class PythonLoops:
         target = self.model("target")
         drafter = self.drafter(rng, target=target)
         if plan.tree:
-            draft, score = in_the_loop(drafter.tree, target.score_tree, plan.tree)
-            return speculative_sampling(x, draft, score, N, len(plan.tree), rng, plan.rule.accept_tree)
+            trees = TreeInTheLoop(drafter.tree, target.score_tree, plan.tree)
+            return speculative_sampling(
+                x, trees.draft, trees.target_model, N, len(plan.tree), rng, plan.rule.accept_tree
+            )
         lookahead = self.lookaheads[0]
         draft = lookahead.drafter_of(drafter.parts, target)
         if self.copies and len(x) >= READ_FIRST:
-            draft = drafters.after_first(draft)
+            draft = drafters.AfterFirst(draft)
         return speculative_sampling(x, draft, target, N, lookahead.K_max, rng, plan.rule.accept)
 
 
@@ -193,13 +195,13 @@ class TextDecode:
             pieces=pieces,
             text_index=self.first + index,
             origins=origins_of(step)[:n],
-            drafted=step.drafted,
-            accepted=min(step.accepted, n),
+            drafted=step.n_drafted,
+            accepted=min(step.n_accepted, n),
             alpha=(self.rule.chances(step) if chances is None else chances)[:n],
             source=[*proposal.source],
         )
         if isinstance(proposal, Tree):
-            shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": step.path[1:]}
+            shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": path_of(step)[1:]}
             return shown
         shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
         shown.levels = self.calls_inside(proposal)
@@ -212,7 +214,7 @@ class TextDecode:
         levels = {}
         steps = proposal.inner
         for name in self.outer:
-            levels[name] = [[len(step.tokens), step.drafted, step.accepted] for step in steps]
+            levels[name] = [[len(step.tokens), step.n_drafted, step.n_accepted] for step in steps]
             steps = [inner for step in steps for inner in step.proposal.inner]
         return levels
 

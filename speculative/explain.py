@@ -7,12 +7,13 @@ from them, p and q, Rule.judge gives the same tests once more.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from speculative.rules import Rule
 from speculative.sampling import Step
+from speculative.trees import Judgement
 
 N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
@@ -33,39 +34,31 @@ class RecordedRandom:
         return getattr(self.rng, name)  # other methods, which a user's rule may call
 
 
-class Tests(NamedTuple):
-    """The tests of a step's drafts, and the distribution that its last token was drawn from."""
-
-    made: list[dict]  # of each tested draft: see Rule.judge
-    rest: np.ndarray  # [n_vocab]
-
-
-def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Tests:
+def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Judgement:
     """Judge a step once more. u: all random numbers that were drawn for it."""
-    n_tests = step.drafted if rule.blocks else min(len(step.tokens), step.drafted)
+    n_tests = step.n_drafted if rule.blocks else min(len(step.tokens), step.n_drafted)
     own = u[-1 - n_tests :]  # the rule's: the drafter's come before them
-    _, rest, made = rule.judge(step.proposal, step.q, iter(own))  # type: ignore[misc]  # only called if it has one
-    return Tests(made, rest)
+    return rule.judge(step.proposal, step.q, iter(own))  # type: ignore[misc]  # only called if it has one
 
 
 def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> dict:
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
     and the draw of the last token. n_tokens: those that belong to the text; a stop text has cut the others."""
-    tests = rebuilt_tests(step, rule, u)
+    again = rebuilt_tests(step, rule, u)
     proposal = step.proposal
     drafts = [int(token) for token in proposal.tokens]
     tested = []
-    for token, test, p, q in zip(drafts[:n_tokens], tests.made, proposal.p, step.q, strict=False):
+    for token, test, p, q in zip(drafts[:n_tokens], again.tests, proposal.p, step.q, strict=False):
         top = likeliest_rows(np.maximum(p, q), token, p, q)
-        tested.append({"token": token, **test, "top": top})
-    own = None if n_tokens < len(step.tokens) else last_draw(step, tests.rest, u[-1])
+        tested.append({"token": token, **test.figures, "top": top})
+    own = None if n_tokens < len(step.tokens) else last_draw(step, again.rest, u[-1])
     return {"drafts": drafts, "tested": tested, "own": own}
 
 
 def last_draw(step: Step, rest: np.ndarray, u: float) -> dict:  # [n_vocab]
     """Return {"token", "from", "u", "top"} of a step's last token, which was drawn from rest."""
     token = int(step.tokens[-1])
-    is_residual = step.accepted < step.drafted and not np.may_share_memory(rest, step.q)
+    is_residual = step.n_accepted < step.n_drafted and not np.may_share_memory(rest, step.q)
     return {
         "token": token,
         "from": "residual" if is_residual else "q",

@@ -145,7 +145,7 @@ class Models:
         for name in plan.parts:
             if name not in self.loaded:
                 part = DRAFTERS[name].load(self)
-                self.loaded[name] = Network(part) if DRAFTERS[name].model else part
+                self.loaded[name] = Network(part) if DRAFTERS[name].has_model else part
         self.load_networks()
         return [self.loaded[spec.role] for spec in new]
 

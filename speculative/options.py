@@ -76,8 +76,8 @@ class ModelOptions:
     eta: float | None = option(None, share, takes="X", group=LAW, live=True, help=
         "keep the tokens above min(eta, √eta e^-entropy): fewer where the next token is clear")
     accept: str = option("token", text, takes="RULE", group=LAW, live=True, help=
-        "acceptance rule: token, or block (accepts more above temperature 0); lenient:B and typical:E are not "
-        "lossless")
+        "acceptance rule: token, block (accepts more above temperature 0) or match (accepts less); lenient:B and "
+        "typical:E are not lossless")
     drafter: str = option("model", text, takes="NAME", group=DRAFT, live=True, help=
         "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a")
     fast: bool = option(False, switch, group=BLOG, live=True, help=

@@ -90,7 +90,7 @@ class Plan:
     @property
     def objects(self) -> list[str]:
         """The parts that are not models, to which no filters apply."""
-        return [spec.name for specs in self.levels for spec in specs if spec.load and not spec.model]
+        return [spec.name for specs in self.levels for spec in specs if spec.load and not spec.has_model]
 
     @property
     def is_greedy(self) -> bool:

@@ -1,14 +1,13 @@
 """Rules of acceptance: which drafts are accepted, and the distribution that the token after them is drawn from.
 
-The paper's rule is sampling.token_by_token. Here are block verification, which accepts more drafts and is lossless too,
-and two rules that are not lossless: lenient and typical acceptance. Each judges by random numbers u: fresh ones to
-accept drafts, and those of a step once more to explain it.
+The paper's rule is sampling.token_by_token. Here are two more that lose nothing: block verification, which accepts more
+drafts, and matching, which accepts fewer; and two that are not lossless: lenient and typical acceptance. Each judges by
+random numbers u: fresh ones to accept drafts, and those of a step once more to explain it (explain.py).
 
 To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
 other, one_by_one makes the Rule from two functions of p and q.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import wraps
@@ -21,49 +20,60 @@ import numpy as np
 from speculative.filters import is_typical
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError, did_you_mean, first_line
-from speculative.trees import sibling_by_sibling
+from speculative.support.names import split
+from speculative.trees import Judgement, Tested, children_of, draft_at, path_of, sibling_by_sibling, without
 
 
 class Rule(NamedTuple):
     """A rule, as --accept names it."""
 
-    name: str
+    kind: str  # "lenient" of lenient:0.5
     accept: Callable  # accept(proposal, q, rng) -> tokens
-    # judge(proposal, q, u) -> the accepted drafts; [n_vocab], the distribution of the token after them; {"u", "p", "q",
-    # "passed"} of each draft that was tested, with w and h of a block. u: an iterator of random numbers, one for a test
+    # judge(proposal, q, u) -> trees.Judgement. u: an iterator of random numbers, one for a test
     judge: Callable | None
     chances: Callable  # chances(step) -> the chance of acceptance at each position that was tested
+    number: float | None = None  # 0.5 of lenient:0.5
     accept_tree: Callable | None = None  # accept_tree(tree, q, rng) -> tokens, if judge takes a trees.Tree, too
     blocks: bool = False  # whether all drafts are tested, and a test depends on the drafts before
     lossless: bool = True
     formula: str = "Σ min(p, q) = 1 - TVD(p, q)"  # of the chance of acceptance at a position
+    step_3: str = "Accept or reject the drafts"  # its heading on a page
+    # What a test compared: the fields of trees.Tested, number, product (number · u · p), and of a draft that passed
+    # sign "<" and more " > 0", else "≥" and ""
+    comparison: str = "u = {u}, p = {p}, q = {q}"
+    replaced_by: str = "what the rule leaves of q"  # the distribution that replaces a rejected draft
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.number is None else f"{self.kind}:{self.number:g}"
 
 
-def rule_of(name: str, judge: Callable, chances: Callable, **about: Any) -> Rule:
+def rule_of(kind: str, judge: Callable, chances: Callable, **about: Any) -> Rule:
     """The rule that accepts drafts as judge says. about: other fields of Rule."""
 
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
-        tokens, rest, _ = judge(proposal, q, (rng.random() for _ in count()))
-        return [*tokens, sample(rest, rng)]
+        numbers = (rng.random() for _ in count())
+        accepted, rest, _ = judge(proposal, q, numbers)
+        return [*accepted, sample(rest, rng)]
 
-    return Rule(name, accept, judge, chances, **about)
+    return Rule(kind, accept, judge, chances, **about)
 
 
 # ---- Token by token, and rules that change its test ------------------------------------------------------------------
 
 
 def one_by_one(
-    name: str,
+    kind: str,
     overlap: Callable = np.minimum,
-    residual_fn: Callable = residual,
+    residual_fn: Callable = lambda q, p, j: residual(q, p),
     truncate: Callable = lambda q: q,
     **about: Any,
 ) -> Rule:
     """A rule that tests one draft after the other, from its two parts, in the paper min(p, q) and max(0, q - p).
 
     overlap(q, p): the part of p that is accepted. So token j passes with chance overlap[j] / p[j], and any draft with
-    chance Σ overlap (Leviathan et al. 2023, corollary 3.6). residual_fn(q, p): the distribution of the token that
-    replaces a rejected draft. truncate(q): the rows that are used in place of the target's.
+    chance Σ overlap (Leviathan et al. 2023, corollary 3.6). residual_fn(q, p, j): the distribution of the token that
+    replaces the rejected draft j. truncate(q): the rows that are used in place of the target's.
     """
 
     def judge(proposal, q, u):  # q [m + 1, n_vocab]
@@ -72,7 +82,7 @@ def one_by_one(
     def chances(step):
         return acceptance_by_depth(step, truncate(step.q), overlap, residual_fn)
 
-    rule = rule_of(name, judge, chances, **about)
+    rule = rule_of(kind, judge, chances, **about)
     return rule._replace(accept_tree=rule.accept)
 
 
@@ -83,22 +93,44 @@ def acceptance_by_depth(step: Step, q, overlap: Callable, residual_fn: Callable)
     with the ratio of the token that was drawn, because the p of its later siblings depends on that token.
     """
     proposal = step.proposal
-    children = proposal.children
+    children = children_of(proposal)
     chances = []
-    for node in [node for node in step.path if children[node]]:
+    for node in path_of(step):
+        if not children[node]:
+            continue
         *others, last = children[node]
         remaining = q[node]  # [n_vocab]
         accepted = 0.0  # the chance that one of the others is accepted
         for child in others:
-            p = proposal.p[child - 1]  # [n_vocab]
-            accepted += (1 - accepted) * ratio(overlap(remaining, p), p, proposal.tokens[child - 1])
-            remaining = residual_fn(remaining, p)  # [n_vocab]
-        chances.append(accepted + (1 - accepted) * float(np.sum(overlap(remaining, proposal.p[last - 1]))))
+            j, p = draft_at(proposal, child)  # id, [n_vocab]
+            accepted += (1 - accepted) * ratio(overlap(remaining, p), p, j)
+            remaining = residual_fn(remaining, p, j)  # [n_vocab]
+        _, p = draft_at(proposal, last)
+        accepted += (1 - accepted) * float(np.sum(overlap(remaining, p)))
+        chances.append(accepted)
     return chances
 
 
 # The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens.
-TOKEN = one_by_one("token")._replace(accept=token_by_token)
+TOKEN = one_by_one(
+    "token",
+    step_3="Accept from left to right, if u < q / p",
+    comparison="u · p = {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
+    replaced_by="max(0, q − p), normalised",
+)._replace(accept=token_by_token)
+
+# A draft stays if it is the target's own sample, as llama.cpp and mlx-lm decide: the draft's p takes no part. Given the
+# draft j, the sample is j with chance q(j), and one of the other tokens otherwise. So each token is a sample of q,
+# whatever was drafted; but Σ p q drafts are accepted where token by token accepts Σ min(p, q).
+MATCH = one_by_one(
+    "match",
+    overlap=lambda q, p: p * q,  # [n_vocab] twice -> [n_vocab]
+    residual_fn=lambda q, p, j: without(q, j),  # [n_vocab] twice, id -> [n_vocab]
+    formula="Σ p q",
+    step_3="Accept from left to right what the target samples too: if u < q",
+    comparison="u = {u} {sign}\u00a0{q}\u00a0=\u00a0q",
+    replaced_by="q without the draft",
+)
 
 
 def lenient(b: float) -> Rule:
@@ -108,10 +140,14 @@ def lenient(b: float) -> Rule:
     Source: Leviathan et al. 2023, appendix "Lenience"; toyllm draws u from [0, b).
     """
     return one_by_one(
-        f"lenient:{b:g}",
+        "lenient",
+        number=b,
         overlap=lambda q, p: np.minimum(p, q / b),  # [n_vocab] twice -> [n_vocab]
         lossless=False,
         formula=f"Σ min(p, q / {b:g})",
+        step_3="Accept from left to right, if B · u < q / p",
+        comparison="B · u · p = {number} · {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
+        replaced_by="max(0, q − p), normalised",
     )
 
 
@@ -123,12 +159,16 @@ def typical(epsilon: float) -> Rule:
     Sampling as Language Model Desmoothing", section 3.3, which samples from the same tokens (η-sampling).
     """
     return one_by_one(
-        f"typical:{epsilon:g}",
+        "typical",
+        number=epsilon,
         overlap=lambda q, p: np.where(q > 0, p, 0),  # [n_vocab] twice -> [n_vocab]
-        residual_fn=lambda q, p: q,  # [n_vocab] twice -> [n_vocab]
+        residual_fn=lambda q, p, j: q,  # [n_vocab] twice, id -> [n_vocab]
         truncate=lambda q: typical_tokens(q, epsilon),  # [n, n_vocab] -> [n, n_vocab]
         lossless=False,
         formula="Σ p of the tokens that are typical",
+        step_3="Accept from left to right what is typical of q",
+        comparison="q = {q}{more}, of the typical tokens",
+        replaced_by="q, cut to what is typical",
     )
 
 
@@ -141,7 +181,7 @@ def typical_tokens(q, epsilon: float):  # [n, n_vocab] -> [n, n_vocab]
 # ---- Block verification ----------------------------------------------------------------------------------------------
 
 
-def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> tuple:  # q [m + 1, n_vocab]
+def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> Judgement:  # q [m + 1, n_vocab]
     """Test the drafts as a block: lossless like token_by_token, and it accepts at least as many drafts on average.
 
     Token by token, an unlucky early draft throws away good later ones. Here the longest prefix whose last draft passes
@@ -150,18 +190,19 @@ def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> tuple:  # q [m 
 
     Source: Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
     """
+    p = proposal.p  # [m, n_vocab]
     w, h = block_chances(proposal, q)
     n_accepted = 0
     tests = []
-    for i, (j, u_i) in enumerate(zip(proposal.tokens, u, strict=False), start=1):
-        if u_i < h[i]:
-            n_accepted = i
-        chances = {"p": float(proposal.p[i - 1][j]), "q": float(q[i - 1][j])}
-        tests.append({"u": u_i, **chances, "passed": u_i < h[i], "w": w[i], "h": h[i]})
+    for i, (j, u_i) in enumerate(zip(proposal.tokens, u, strict=False)):
+        passed = u_i < h[i + 1]
+        if passed:
+            n_accepted = i + 1
+        tests.append(Tested(u_i, float(p[i][j]), float(q[i][j]), passed, w[i + 1], h[i + 1]))
     rest = q[n_accepted]  # [n_vocab]
     if n_accepted < len(proposal.tokens):
-        rest = residual(w[n_accepted] * rest, proposal.p[n_accepted])  # [n_vocab]
-    return proposal.tokens[:n_accepted], rest, tests
+        rest = residual(w[n_accepted] * rest, p[n_accepted])  # [n_vocab]
+    return Judgement([int(j) for j in proposal.tokens[:n_accepted]], rest, tests)
 
 
 def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice
@@ -187,40 +228,72 @@ def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # 
 def chances_by_block(step: Step) -> list[float]:
     """The chance that one more draft is accepted, Σ min(p, w q) / w, with the w of the draft before it."""
     w, _ = block_chances(step.proposal, step.q)
-    n_tested = min(step.accepted + 1, step.drafted)
-    return [float(np.sum(np.minimum(step.proposal.p[i], w[i] * step.q[i]))) / w[i] for i in range(n_tested)]
+    n_tested = min(step.n_accepted + 1, step.n_drafted)
+    chances = []
+    for w_i, p_i, q_i in zip(w[:n_tested], step.proposal.p, step.q, strict=False):
+        chances.append(float(np.sum(np.minimum(p_i, w_i * q_i))) / w_i)
+    return chances
 
 
-BLOCK = rule_of("block", block_by_block, chances_by_block, blocks=True, formula="Σ min(p / w, q), by block")
+BLOCK = rule_of(
+    "block",
+    block_by_block,
+    chances_by_block,
+    blocks=True,
+    formula="Σ min(p / w, q), by block",
+    step_3="Keep the drafts up to the last one that passes: u < h",
+    comparison="w = {w}; u = {u} {sign}\u00a0{h}\u00a0=\u00a0h",
+    replaced_by="max(0, w · q − p), normalised",
+)
 
 
 # ---- --accept --------------------------------------------------------------------------------------------------------
 
-# name: (the rule's function, the range of its number if it takes one)
-RULES: dict[str, tuple[Callable, tuple | None]] = {
-    "token": (lambda: TOKEN, None),
-    "block": (lambda: BLOCK, None),
-    "lenient": (lenient, (1e-6, 1)),
-    "typical": (typical, (1e-6, 0.999999)),
+
+class RuleEntry(NamedTuple):
+    """A rule in the registry."""
+
+    make: Callable[..., Rule]  # of its number, if it takes one
+    letter: str = ""  # of that number, as in lenient:B
+    least: float = 0.0
+    most: float = 0.0
+
+    def form(self, kind: str) -> str:
+        """How it is typed."""
+        return f"{kind}:{self.letter}, {self.letter} from {self.least:g} to {self.most}" if self.letter else kind
+
+    def rule(self, argument: str) -> Rule | None:
+        """The rule with this number. None if it is no number, or out of the range, or one too many."""
+        if not self.letter:
+            return None if argument else self.make()
+        try:
+            number = float(argument)
+        except ValueError:
+            return None
+        return self.make(number) if self.least <= number <= self.most else None
+
+
+RULES: dict[str, RuleEntry] = {
+    "token": RuleEntry(lambda: TOKEN),
+    "block": RuleEntry(lambda: BLOCK),
+    "match": RuleEntry(lambda: MATCH),
+    "lenient": RuleEntry(lenient, "B", 1e-6, 1),
+    "typical": RuleEntry(typical, "E", 1e-6, 0.999999),
 }
 
 
 def parse_rule(text: str, functions: Mapping[str, Rule] = MappingProxyType({})) -> Rule:
-    """ "token", "block", "lenient:0.5" or "typical:0.1" -> the rule. functions: of the user. Raises UserError."""
+    """Return the rule that "token", "block" or "lenient:0.5" names. functions: the user's. Raises UserError."""
     if text in functions:
         return functions[text]
-    name, _, number = text.partition(":")
-    make, limits = RULES.get(name, (None, None))
-    if make and not limits and not number:
-        return make()
-    with contextlib.suppress(ValueError):  # not a number
-        if limits and limits[0] <= float(number) <= limits[1]:
-            return make(float(number))
-    forms = [
-        f"{name}:B, B from {limits[0]:g} to {limits[1]}" if limits else name for name, (_, limits) in RULES.items()
-    ]
-    hint = "" if name in RULES else did_you_mean(name, RULES)
-    raise UserError(f"--accept must be one of: {'; '.join(forms)}; not {text!r:.80}{hint}")
+    kind, argument = split(text)[0][0]
+    entry = RULES.get(kind)
+    rule = entry.rule(argument) if entry else None
+    if rule is None or split(text) != [[(kind, argument)]]:  # several names
+        forms = "; ".join(entry.form(kind) for kind, entry in RULES.items())
+        hint = "" if entry else did_you_mean(kind, RULES)
+        raise UserError(f"--accept must be one of: {forms}; not {text!r:.80}{hint}")
+    return rule
 
 
 # ---- A user's function -----------------------------------------------------------------------------------------------
@@ -251,8 +324,9 @@ def as_rule(function: Callable) -> Rule:
 
     @wraps(function)
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
+        p = np.reshape(proposal.p, (len(proposal.tokens), q.shape[1]))  # [m, n_vocab], also of no drafts
         try:
-            tokens = ids_of(function(proposal, q, rng))
+            tokens = ids_of(function(proposal._replace(p=p), q, rng))
         except NOT_IDS as error:
             raise UserError(f"the rule {name} should return a list of tokens: {first_line(error)}") from error
         *accepted, last = tokens or [-1]
@@ -262,4 +336,4 @@ def as_rule(function: Callable) -> Rule:
         return tokens
 
     lossless = bool(getattr(function, "lossless", False))
-    return Rule(name, accept, None, lambda step: [], lossless=lossless, formula="unknown")
+    return Rule(name, accept, judge=None, chances=lambda step: [], lossless=lossless, formula="unknown")

@@ -18,21 +18,21 @@ import numpy as np
 
 from speculative.support.errors import UserError
 
+ROUNDING = 0.01  # by which the sum of a distribution may differ from 1, as in float16
+
 
 class Proposal(NamedTuple):
     """Up to k tokens that may come after x. tokens[i] was drawn from p[i], given x and the tokens before it; p[i] is
     one-hot if nothing was drawn at random. The loop reads no other field: the report and --K auto do."""
 
-    tokens: Sequence[int]  # [m], 0 <= m <= k
-    p: Sequence  # [m, n_vocab]
+    tokens: Sequence[int] | np.ndarray  # [m], 0 <= m <= k
+    p: Sequence | np.ndarray  # [m, n_vocab]
     source: Sequence[str] = ()  # [m], the name of the drafter that proposed each token
     inner: Sequence = ()  # the Steps by which a staged drafter made this proposal
     margins: Sequence[float] = ()  # [m], how sure the drafter was: the distance of its two largest logits, or the like
 
-    @property
-    def children(self) -> list[list[int]]:  # -> [m + 1]
-        """The drafts as a tree (trees.Tree): each is the only child of the one before, the first that of the root."""
-        return [*([i] for i in range(1, len(self.tokens) + 1)), []]
+
+NOTHING = Proposal([], [])
 
 
 class Step(NamedTuple):
@@ -43,23 +43,12 @@ class Step(NamedTuple):
     q: Any  # [m + 1, n_vocab], the target's distributions
 
     @property
-    def drafted(self) -> int:
-        """The number of draft tokens."""
+    def n_drafted(self) -> int:
         return len(self.proposal.tokens)
 
     @property
-    def accepted(self) -> int:
-        """The number of draft tokens that were accepted."""
+    def n_accepted(self) -> int:
         return len(self.tokens) - 1
-
-    @property
-    def path(self) -> list[int]:
-        """The root, and the nodes of the accepted drafts from its child down."""
-        children = self.proposal.children
-        nodes = [0]
-        for token in self.tokens[: self.accepted]:
-            nodes += [i for i in children[nodes[-1]] if self.proposal.tokens[i - 1] == token]
-        return nodes
 
 
 def max_fn(x: np.ndarray) -> np.ndarray:  # [n_vocab] -> [n_vocab]
@@ -91,14 +80,43 @@ def ratio(q: np.ndarray, p: np.ndarray, j: int) -> float:  # [n_vocab] twice, id
     return float(q[j]) / float(p[j])
 
 
+def as_proposal(given: Any) -> Any:
+    """What a drafter returned, with tokens [m] and p [m, n_vocab] as arrays (a trees.Tree as it is). Raises UserError
+    if it is not a Proposal."""
+    if not isinstance(given, Proposal):
+        if hasattr(given, "tokens"):
+            return given
+        raise UserError(
+            f"the drafter returned {type(given).__name__}: draft(x, k) has to return a Proposal(tokens, p), and "
+            "drafters.model.model_drafter(model, rng) makes such a drafter of a model"
+        )
+    m = len(given.tokens)
+    p = np.asarray(given.p) if m else np.empty((0, 1), np.float32)  # [m, n_vocab]
+    if len(p) != m:
+        raise UserError(f"the drafter returned {m} tokens and {len(p)} rows of p: each token has to have its own")
+    return given._replace(tokens=np.array(given.tokens, int), p=p)
+
+
+def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n_vocab]
+    """The last n rows of what a model returned. Raises UserError if they are not distributions."""
+    if getattr(rows, "ndim", 0) != 2 or len(rows) < n or rows.dtype.kind != "f":
+        shape = getattr(rows, "shape", "")
+        kind = f"{getattr(rows, 'dtype', type(rows).__name__)}{[*shape] if shape else ''}"
+        raise UserError(f"the model returned {kind}: model(x, n_last={n}) has to return a float array [{n}, n_vocab]")
+    rows = rows[len(rows) - n :]
+    if not (np.min(rows) >= 0 and np.all(np.abs(np.sum(rows, axis=-1) - 1) <= ROUNDING)):
+        raise UserError("the model returned rows that are not distributions, perhaps logits: softmax makes them so")
+    return rows
+
+
 def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:
     """Algorithm 1, auto-regressive sampling: one call of the model gives one token, N times."""
     x = list(x)  # [n]
     for _ in range(N):
-        q = model(x)  # [1, n_vocab]
+        q = as_distributions(model(x), 1)  # [1, n_vocab]
         token = sample(q[-1], rng)
         x = [*x, token]  # [n + 1]
-        yield Step([token], Proposal([], []), q)
+        yield Step([token], NOTHING, q)
 
 
 def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
@@ -109,7 +127,7 @@ def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]
     # Step 3: accept each draft with probability min(1, q / p). At the first rejection, resample from max(0, q - p).
     for i, j in enumerate(proposal.tokens):
         if rng.random() < ratio(q[i], p[i], j):
-            tokens.append(j)
+            tokens.append(int(j))
         else:
             return [*tokens, sample(residual(q[i], p[i]), rng)]
 
@@ -129,11 +147,12 @@ def speculative_sampling(x, draft, target_model, N, K, rng, accept=token_by_toke
 
     while n < T:
         # Step 1: the draft proposes up to K tokens. The target adds one token of its own, so leave room for it.
-        proposal = draft(x, min(K, T - n - 1))  # tokens [m], p [m, n_vocab]
+        proposal = as_proposal(draft(x, min(K, T - n - 1)))  # tokens [m], p [m, n_vocab]
+        m = len(proposal.tokens)
 
         # Step 2: the target scores all drafts in one call; q[i] is its distribution in the place of tokens[i].
         x_draft = [*x, *proposal.tokens]  # [n + m]
-        q = target_model(x_draft, n_last=len(proposal.tokens) + 1)  # [m + 1, n_vocab]
+        q = as_distributions(target_model(x_draft, n_last=m + 1), m + 1)  # [m + 1, n_vocab]
 
         # Steps 3 and 4: accept drafts from left to right, and add one token of the target.
         tokens = accept(proposal, q, rng)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from speculative.sampling import Step
+from speculative.trees import children_of, path_of
 
 
 class Served(NamedTuple):
@@ -56,9 +57,9 @@ def origins_of(step: Step) -> list[str]:
 
     A draft that the draft model did not propose is "accepted: " and the name of its drafter.
     """
-    if not step.drafted:
+    if not step.n_drafted:
         return ["autoregressive"]
-    names = [*step.proposal.source, *["model"] * step.accepted][: step.accepted]
+    names = [*step.proposal.source, *["model"] * step.n_accepted][: step.n_accepted]
     accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
-    rejected = step.proposal.children[step.path[-1]]  # none of a leaf
+    rejected = children_of(step.proposal)[path_of(step)[-1]]  # none of a leaf
     return [*accepted, "resampled" if rejected else "bonus"]

@@ -15,11 +15,11 @@ section 3.2 (siblings without replacement, each tested against the remainder of 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.sampling import ratio
+from speculative.sampling import Step, max_fn, ratio
 
 
 @dataclass
@@ -49,16 +49,74 @@ class Tree:
 
     def path(self, node: int) -> list[int]:
         """The tokens from below the root to this node."""
-        return [*self.path(self.parents[node - 1]), self.tokens[node - 1]] if node else []
+        tokens: list[int] = []
+        while node:
+            tokens.insert(0, self.tokens[node - 1])
+            node = self.parents[node - 1]
+        return tokens
 
 
-def sibling_by_sibling(proposal: Any, q, u: Iterator[float], overlap: Callable, residual_fn: Callable) -> tuple:
+def draft_at(proposal: Any, node: int) -> tuple[int, Any]:  # -> id, [n_vocab]
+    """The draft at a node below the root, and the p that it was drawn from. proposal: a Tree, or a Proposal."""
+    return int(proposal.tokens[node - 1]), proposal.p[node - 1]
+
+
+def children_of(proposal: Any) -> list[list[int]]:  # -> [1 + m]
+    """The children of each node. The drafts of a Proposal are a chain: each is the only child of the one before."""
+    if isinstance(proposal, Tree):
+        return proposal.children
+    m = len(proposal.tokens)
+    return [*([node] for node in range(1, m + 1)), []]
+
+
+def path_of(step: Step) -> list[int]:
+    """The root, and the nodes of the accepted drafts from its child down."""
+    children = children_of(step.proposal)
+    nodes = [0]
+    for token in step.tokens[: step.n_accepted]:
+        for child in children[nodes[-1]]:
+            if draft_at(step.proposal, child)[0] == token:
+                nodes.append(child)
+                break
+    return nodes
+
+
+# ---- Steps 3 and 4 of a tree -----------------------------------------------------------------------------------------
+
+
+class Tested(NamedTuple):
+    """The test of a draft j."""
+
+    u: float  # the random number
+    p: float  # p(j)
+    q: float  # q(j), of what the siblings before it have left of q
+    passed: bool
+    w: float | None = None  # in a block: the chance that j is accepted, by its own test or a later one
+    h: float | None = None  # in a block: the chance that its own test passes
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """{field: its value}, without those of a block if it was none."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+class Judgement(NamedTuple):
+    """What a rule decides about a proposal."""
+
+    accepted: list[int]  # the drafts
+    rest: Any  # [n_vocab], the distribution of the token after them
+    tests: list[Tested]  # of each draft that was tested
+
+
+def sibling_by_sibling(
+    proposal: Any, q, u: Iterator[float], overlap: Callable, residual_fn: Callable
+) -> Judgement:  # q [1 + m, n_vocab]
     """Steps 3 and 4 of a tree: token_by_token, with several children to test at each position.
 
-    proposal: a Tree, or a Proposal. q: [1 + m, n_vocab]. u: a random number for each test. overlap, residual_fn: the
-    parts of the rule (rules.one_by_one). Returns what rules.Rule.judge does.
+    proposal: a Tree, or a Proposal. u: a random number for each test. overlap, residual_fn: the parts of the rule
+    (rules.one_by_one).
     """
-    children = proposal.children  # [1 + m]
+    children = children_of(proposal)  # [1 + m]
     tokens = []
     tests = []
     node = 0
@@ -67,37 +125,46 @@ def sibling_by_sibling(proposal: Any, q, u: Iterator[float], overlap: Callable, 
     while children[node]:
         remaining = q[node]  # [n_vocab]
         for child in children[node]:
-            j = proposal.tokens[child - 1]
-            p = proposal.p[child - 1]  # [n_vocab]
+            j, p = draft_at(proposal, child)  # id, [n_vocab]
             u_j = next(u)
             passed = u_j < ratio(overlap(remaining, p), p, j)
-            tests.append({"u": u_j, "p": float(p[j]), "q": float(remaining[j]), "passed": passed})
+            tests.append(Tested(u_j, float(p[j]), float(remaining[j]), passed))
             if passed:
                 tokens.append(j)
                 break
-            remaining = residual_fn(remaining, p)  # [n_vocab]
+            remaining = residual_fn(remaining, p, j)  # [n_vocab]
         else:  # every child was rejected: resample from the remainder of q
-            return tokens, remaining, tests
+            return Judgement(tokens, remaining, tests)
         node = child
 
     # Step 4: the walk came to a leaf, whose row gives a bonus token.
-    return tokens, q[node], tests
+    return Judgement(tokens, q[node], tests)
 
 
-def in_the_loop(draft: Callable, target_model: Callable, widths: Sequence[int]) -> tuple[Callable, Callable]:
-    """A drafter of trees and its target, as sampling.speculative_sampling takes them, with the depth for K.
+def without(p, j: int):  # [n_vocab], id -> [n_vocab]
+    """The distribution p if its token is not j. All zeros if p has no other."""
+    return max_fn(np.where(np.arange(len(p)) == j, 0, p))  # [n_vocab]
 
-    draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; any will do, if each token was drawn
-    from its p. target_model(x, tree) -> [1 + m, n_vocab], the distributions after the root and each node.
-    """
-    tree = Tree("")  # of this iteration
 
-    def propose(x, k) -> Tree:
-        nonlocal tree
-        tree = draft(x, widths[:k])
-        return tree
+class TreeInTheLoop:
+    """A drafter of trees and its target, as sampling.speculative_sampling takes them, with the depth for K."""
 
-    return propose, lambda x_draft, n_last: target_model(x_draft[: 1 + len(x_draft) - n_last], tree)
+    def __init__(self, draft: Callable, target_model: Callable, widths: Sequence[int]):
+        """draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; any will do, if each token
+        was drawn from its p. target_model(x, tree) -> [1 + m, n_vocab], the distributions after the root and each node.
+        """
+        self.draft_tree = draft
+        self.score_tree = target_model
+        self.widths = widths
+        self.tree = Tree("")  # of this step
+
+    def draft(self, x, k: int) -> Tree:  # [n]
+        self.tree = self.draft_tree(x, self.widths[:k])
+        return self.tree
+
+    def target_model(self, x_draft, n_last: int):  # [n + m], 1 + m -> [1 + m, n_vocab]
+        n = len(x_draft) - n_last + 1
+        return self.score_tree(x_draft[:n], self.tree)
 
 
 def by_paths(model: Callable) -> Callable:
@@ -109,6 +176,7 @@ def by_paths(model: Callable) -> Callable:
     def scored(x, tree, nodes=None):
         if nodes is None:
             nodes = range(1 + len(tree.tokens))
-        return np.concatenate([model([*x, *tree.path(node)], 1) for node in nodes])  # [len(nodes), n_vocab]
+        rows = [model([*x, *tree.path(node)], 1) for node in nodes]  # len(nodes) times [1, n_vocab]
+        return np.concatenate(rows)  # [len(nodes), n_vocab]
 
     return scored

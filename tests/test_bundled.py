@@ -47,7 +47,7 @@ def test_r_is_high_over_held_out_prompts(pair):
     prompts = [json.loads(line)["prompt"] for line in lines]
     assert len(set(prompts)) == 20
     steps = [pair.steps("speculative", pair.encode(prompt), 40, np.random.default_rng(0)) for prompt in prompts]
-    assert np.median([40 / sum(step.drafted + 1 for step in of_one) for of_one in steps]) >= 0.6
+    assert np.median([40 / sum(step.n_drafted + 1 for step in of_one) for of_one in steps]) >= 0.6
 
 
 def test_the_target_of_the_demo_is_the_tiny_one_padded(pair):

@@ -106,7 +106,7 @@ def test_the_bundled_heads_guess_well():
     session = load_pair("nowhere", "tiny-target", MODELS, drafter="heads", threads=1)
     x = session.encode('"From the first, two facts were very obvious to me,')
     steps = [*session.steps("speculative", x, 100, np.random.default_rng(0))]
-    assert steps[0].drafted == 0  # the target has not been called on this text yet
+    assert steps[0].n_drafted == 0  # the target has not been called on this text yet
     assert 100 / len(steps) > 1.4
 
 

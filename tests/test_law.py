@@ -28,7 +28,7 @@ from speculative.support.errors import UserError
 
 COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/model", "model/prompt_lookup+ngram"]
 COMPOUND += ["model/ngram/prompt_lookup", "int8/prompt_lookup+model"]
-RULE_NAMES = [name if limits is None else f"{name}:0.3" for name, (_, limits) in RULES.items()]
+RULE_NAMES = [f"{name}:0.3" if entry.letter else name for name, entry in RULES.items()]
 LOSSLESS = [name for name in RULE_NAMES if parse_rule(name).lossless]
 WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).accept_tree]
 
@@ -95,7 +95,7 @@ def test_k_that_chooses_itself_takes_several_values(world):
 
     def decode(rng):
         for step in made.steps(4, rng):
-            seen.add(step.drafted)
+            seen.add(step.n_drafted)
             yield step
 
     text_distribution(decode)
@@ -119,7 +119,7 @@ def test_the_chance_of_acceptance_is_how_often_it_happens(world, accept, K):
 
         def first(rng, made=made):
             step = next(made.steps(3, rng))
-            return step.accepted > 0, made.session.plan.rule.chances(step)[0]
+            return step.n_accepted > 0, made.session.plan.rule.chances(step)[0]
 
         paths = law_of(first).items()
         accepted = sum(weight * passed for (passed, _), weight in paths)
@@ -131,7 +131,7 @@ def test_block_verification_keeps_more_than_token_by_token(world):
         kept = {}
         for accept in ("token", "block"):
             made = world(seed=seed, accept=accept, K=3)
-            drafts = law_of(lambda rng, made=made: next(made.steps(4, rng)).accepted)
+            drafts = law_of(lambda rng, made=made: next(made.steps(4, rng)).n_accepted)
             kept[accept] = sum(n * chance for n, chance in drafts.items())
         assert kept["block"] > kept["token"]
 
@@ -151,24 +151,24 @@ OF_OUR_OWN = [
     ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", CHAIN),
     ("sampling:speculative_sampling", "min(K, T - n - 1)", "K", CHAIN),
     ("sampling:max_fn", "x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)", "x_max", TREE),
-    ("trees:sibling_by_sibling", "remaining = residual_fn(remaining, p)", "pass", TREE),
-    ("trees:sibling_by_sibling", "return tokens, remaining, tests", "return tokens, q[node], tests", TREE),
-    ("trees:sibling_by_sibling", "return tokens, q[node], tests", "return tokens, q[0], tests", TREE),
+    ("trees:sibling_by_sibling", "remaining = residual_fn(remaining, p, j)", "pass", TREE),
+    ("trees:sibling_by_sibling", "Judgement(tokens, remaining, tests)", "Judgement(tokens, q[node], tests)", TREE),
+    ("trees:sibling_by_sibling", "Judgement(tokens, q[node], tests)", "Judgement(tokens, q[0], tests)", TREE),
     ("drafters.model:drawn_siblings", "yield token, p", "yield token, p * 0 + 1 / len(p)", TREE),
     ("rules:block_chances", "min(1.0, w[-1] * ratio(q[i - 1], proposal.p[i - 1], j))", "w[-1] * ratio(q[i - 1], proposal.p[i - 1], j)", BLOCK),
     ("rules:block_chances", "np.maximum(w[i] * q[i] - proposal.p[i], 0)", "abs(w[i] * q[i] - proposal.p[i])", BLOCK),
     ("rules:block_chances", "s / (s + (1 - w[i]))", "float(s > 0)", BLOCK),
     ("rules:block_chances", "w[i] * q[i] - proposal.p[i]", "w[i] * q[i] - proposal.p[i - 1]", BLOCK),
     ("rules:block_by_block", "residual(w[n_accepted] * rest", "residual(rest", BLOCK),
-    ("rules:block_by_block", "            n_accepted = i", "            n_accepted = i\n        else:\n            break", BLOCK),
+    ("rules:block_by_block", "            n_accepted = i + 1", "            n_accepted = i + 1\n        else:\n            break", BLOCK),
     ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", CHAIN),
     ("drafters.model:model_drafter", "return Proposal(tokens, p", "return Proposal(tokens[: sum(r[t] > 0.3 for r, t in zip(p, tokens))], p", CHAIN),
     ("drafters.lookup:prompt_lookup", "one_hot(tokens, n_vocab)", "np.full((k, n_vocab), 1 / n_vocab)", CHAIN | {"drafter": "prompt_lookup"}),
     ("drafters.heads:head_drafter", "p[:m], [NAME]", "p[:m][::-1], [NAME]", HEADS),
-    ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
+    ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.n_accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
     ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
     ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
-    ("lookahead:AutoK.drafter_of", "n = len(x)", "proposal = proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else Proposal([], [])\n        n = len(x)", {"K": "auto"}),
+    ("lookahead:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(sure[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), sure.pop()):", {"K": "auto"}),
     ("session:Session.calls", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
 ]  # fmt: skip

@@ -73,7 +73,7 @@ def simulate(monkeypatch):
         began = one.now
         steps = [*speculative_sampling(x, draft, one, N, K, np.random.default_rng(0))]
         assert decoded(steps) == [(i + 1) % N_VOCAB for i in range(N)]
-        return one.now - began, [step.drafted for step in steps]
+        return one.now - began, [step.n_drafted for step in steps]
 
     return simulate
 

@@ -93,15 +93,15 @@ def test_the_explanation_rebuilds_what_the_rule_did(accept):
         draws = RecordedRandom(RNG(number))
         tokens = rule.accept(proposal, q, draws)
         step = Step(tokens, proposal, q)
-        tests, last = rebuilt_tests(step, rule, [0.5, *draws.u])  # the drafter's numbers come before
-        passed = [i for i, test in enumerate(tests, start=1) if test["passed"]]
-        assert max(passed, default=0) == step.accepted
-        assert [test["u"] for test in tests] == draws.u[:-1]
+        _, last, tests = rebuilt_tests(step, rule, [0.5, *draws.u])  # the drafter's numbers come before
+        passed = [i for i, test in enumerate(tests, start=1) if test.passed]
+        assert max(passed, default=0) == step.n_accepted
+        assert [test.u for test in tests] == draws.u[:-1]
         assert sample(last, scripted(draws.u[-1])) == tokens[-1]
         for i, test in enumerate(tests):
             j = proposal.tokens[i]
-            assert test["p"] == proposal.p[i][j]
-            assert test["q"] == q[i][j] or accept.startswith("typical")
+            assert test.p == proposal.p[i][j]
+            assert test.q == q[i][j] or accept.startswith("typical")
 
 
 # ---- Over the 50,257 tokens of GPT-2, most of which are rare and together are not ------------------------------------

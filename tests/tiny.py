@@ -134,5 +134,5 @@ def plant(monkeypatch, place, old, new):
             elif isinstance(value, Rule) and value.accept is function:
                 monkeypatch.setattr(user, key, value._replace(accept=found[name]))
             elif isinstance(value, Rule) and value.judge is function:
-                monkeypatch.setattr(user, key, rule_of(value.name, found[name], value.chances))
+                monkeypatch.setattr(user, key, rule_of(value.kind, found[name], value.chances))
     monkeypatch.setattr(owner, name, found[name])

@@ -6,9 +6,9 @@
 To add a drafter, write a file with a SPEC in it, and add that to DRAFTERS.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -18,8 +18,12 @@ from speculative.drafters.staged import staged
 from speculative.rules import TOKEN, Rule
 from speculative.sampling import Proposal
 from speculative.support.errors import UserError, did_you_mean
+from speculative.support.names import Name, split
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
+
+
+# ---- From a name to the drafters that it stands for ------------------------------------------------------------------
 
 
 def parse_drafter(
@@ -27,37 +31,57 @@ def parse_drafter(
 ) -> list[list[DrafterSpec]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. trees: whether it is to draft
     trees. Raises UserError."""
-    levels = [[spec_named(name, {**DRAFTERS, **functions}) for name in part.split("+")] for part in text.split("/")]
-    names = re.split("[+/]", text)
+    specs = {**DRAFTERS, **functions}
+    levels = [[spec_named(name, specs) for name in names] for names in split(text)]
+    names = [spec.name for spec in chain.from_iterable(levels)]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"--drafter {text:.80} names {name} twice: once is enough")
-    for specs in levels[:-1]:
-        if len(specs) > 1:
+    for level in levels[:-1]:
+        if len(level) > 1:
             raise UserError(f"--drafter {text:.80}: + can only join drafters of the last level")
-        if not specs[0].model:
-            able = ", ".join(name for name, spec in DRAFTERS.items() if spec.model)
-            raise UserError(f"--drafter {text:.80}: {specs[0].name} has no model to draft for; {able} have one")
-    if trees and levels[1:]:
-        raise UserError(f"--tree does not go with a staged drafter: {levels[0][0].name}/ drafts a chain")
-    for spec in levels[0] if trees else ():
-        if spec.tree is None:
-            able = ", ".join(name for name, other in DRAFTERS.items() if other.tree)
-            raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
+        if not level[0].has_model:
+            able = names_of(spec for spec in DRAFTERS.values() if spec.has_model)
+            raise UserError(f"--drafter {text:.80}: {level[0].name} has no model to draft for; {able} have one")
+    if trees:
+        check_trees(levels)
     return levels
 
 
-def spec_named(name: str, known: Mapping[str, DrafterSpec]) -> DrafterSpec:
-    if name in known:
-        return known[name]
-    hint = did_you_mean(name, known) or f"; there are {', '.join(known)}, a+b and a/b"
-    raise UserError(f"--drafter {name!r:.80} is unknown{hint}")
+def check_trees(levels: Sequence[Sequence[DrafterSpec]]) -> None:
+    """Raise UserError if these drafters cannot draft trees."""
+    if len(levels) > 1:
+        raise UserError(f"--tree does not go with a staged drafter: {levels[0][0].name}/ drafts a chain")
+    for spec in levels[0]:
+        if spec.tree is None:
+            able = names_of(spec for spec in DRAFTERS.values() if spec.tree)
+            raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
+
+
+def names_of(specs: Iterable[DrafterSpec]) -> str:
+    return ", ".join(spec.name for spec in specs)
+
+
+def spec_named(name: Name, specs: Mapping[str, DrafterSpec]) -> DrafterSpec:
+    """Return the spec of a name, with its argument. Raises UserError."""
+    spec = specs.get(name.name)
+    if spec is None:
+        hint = did_you_mean(name.name, specs) or f"; there are {', '.join(specs)}, a+b and a/b"
+        raise UserError(f"--drafter {name.name!r:.80} is unknown{hint}")
+    if not name.argument:
+        return spec
+    if spec.with_argument is None:
+        raise UserError(f"--drafter {name!s:.80}: {name.name} takes nothing after its name")
+    return spec.with_argument(name.argument)
 
 
 def roles_of(text: str) -> list[str]:
-    """Return the roles of the models that a drafter needs, except those of a user's functions."""
-    specs = [DRAFTERS[name] for name in re.split("[+/]", text) if name in DRAFTERS]
-    return [*dict.fromkeys([role for spec in specs for role in spec.roles])]
+    """Return the roles of the models that these drafters need, except those of a user's functions."""
+    names = [name.name for name in chain.from_iterable(split(text))]
+    return [*dict.fromkeys(chain.from_iterable(DRAFTERS[name].roles for name in names if name in DRAFTERS))]
+
+
+# ---- From the specs to the drafter of a decode -----------------------------------------------------------------------
 
 
 def make_drafter(
@@ -71,14 +95,16 @@ def make_drafter(
     *outer, innermost = levels
     drafts = [spec.chain(context) for spec in innermost]
     tree = first_of([spec.tree(context) for spec in innermost]) if trees else None
-    accept = (rule if rule.lossless else TOKEN).accept
-    for [spec], K in reversed([*zip(outer, lookaheads, strict=True)]):
+    accept = rule.accept if rule.lossless else TOKEN.accept
+    for specs, lookahead in zip(reversed(outer), reversed(lookaheads), strict=True):
+        [spec] = specs
         model = context.models[spec.roles[0]]
-        drafts = [staged(spec.name, model, partial(K.drafter_of, drafts, model), K.K_max, context.rng, accept)]
+        new_draft = partial(lookahead.drafter_of, drafts, model)
+        drafts = [staged(spec.name, model, new_draft, lookahead.K_max, context.rng, accept)]
     return Drafter(first_of(drafts), drafts, tree)
 
 
-def first_of(drafts: list[Callable]) -> Callable:
+def first_of(drafts: Sequence[Callable]) -> Callable:
     """Return a drafter that asks these in turn, and gives the first proposal that is not empty.
 
     Whether a proposal is empty must not depend on draws: a drawn token is never withdrawn for what it is.
@@ -101,12 +127,20 @@ class FixedK(NamedTuple):
 
     K_max: int
 
-    def drafter_of(self, drafts: list[Callable], model: Callable) -> Callable:
+    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
         return first_of(drafts)
 
 
-def after_first(draft: Callable) -> Callable:
-    """The drafter of one decode, which proposes nothing the first time that it is asked."""
-    first = [Proposal([], [])]
-    return lambda x, k: first.pop() if first else draft(x, k)
+class AfterFirst:
+    """A drafter of one decode that proposes nothing the first time that it is asked."""
+
+    def __init__(self, draft: Callable):
+        self.draft = draft
+        self.begun = False
+
+    def __call__(self, x, k: int) -> Proposal:  # [n]
+        if self.begun:
+            return self.draft(x, k)
+        self.begun = True
+        return Proposal([], [])

@@ -1,6 +1,7 @@
 """The parts of a drafter, and the entry by which a file of this folder declares one."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,10 @@ def always(margin: float) -> bool:
 
 def until_unsure(margins: Sequence[float], go_on: Callable) -> int:
     """Return the number of drafts, of those with these margins: up to the first after which not to go on."""
-    return next((n for n, margin in enumerate(margins, start=1) if not go_on(margin)), len(margins))
+    for n, margin in enumerate(margins, start=1):
+        if not go_on(margin):
+            return n
+    return len(margins)
 
 
 class Context(NamedTuple):
@@ -36,15 +40,25 @@ class Context(NamedTuple):
     models: Mapping[str, Any]  # by role
 
 
-class DrafterSpec(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class DrafterSpec:
     """One way to draft: an entry of the registry."""
 
     name: str
     chain: Callable[[Context], Callable]  # -> draft(x, k, go_on=always) -> Proposal
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
+    by_text: Callable[[int], Callable] | None = None  # n_vocab -> draft(x, k, go_on), if drafts depend on x alone:
+    # predictions then ask it again about a text that was decoded by other drafts
+    with_argument: Callable[[str], "DrafterSpec"] | None = None  # the argument of NAME:ARGUMENT -> the drafter
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
-    model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
+    has_model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
     load: Callable | None = None  # load(models) -> Context.models[name]
-    words: str = ""  # its name in a sentence; "" is the name itself
     scale: float = 0.6  # of the error of its margins, before AutoK has learned it
+    phrase: str = ""  # its name in a sentence; "" is the name itself
+    mark: str = ""  # the letter at its drafts on a page, where several drafters proposed
     not_on_jax: str = ""  # the reason why it cannot draft with --engine jax
+
+    @property
+    def label(self) -> str:
+        """Its name in a sentence."""
+        return self.phrase or self.name

@@ -125,6 +125,7 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool) -> Callab
 
 SPEC = DrafterSpec(
     name=NAME,
+    mark="h",
     chain=lambda context: head_drafter(head_model(context), context.rng),
     tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
     roles=(NAME,),

@@ -12,7 +12,7 @@ import numpy as np
 from speculative.drafters.base import DrafterSpec, always, until_unsure
 from speculative.filters import one_hot
 from speculative.sampling import Proposal
-from speculative.trees import Tree
+from speculative.trees import Tree, draft_at
 
 NAME = "prompt_lookup"
 LONGEST = 3  # tokens of a match
@@ -69,7 +69,7 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
     """Add a continuation to a tree, as far as it has room. Continuations that begin alike share nodes."""
     node = 0
     for width, token in zip(widths, tokens, strict=True):
-        same = [child for child in tree.children[node] if tree.tokens[child - 1] == token]
+        same = [child for child in tree.children[node] if draft_at(tree, child)[0] == token]
         if not same and len(tree.children[node]) == width:
             return
         node = same[0] if same else tree.add(node, token, one_hot([token], n_vocab)[0])
@@ -77,8 +77,10 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
 
 SPEC = DrafterSpec(
     name=NAME,
-    words="prompt lookup",
+    phrase="prompt lookup",
+    mark="l",
     scale=1.0,
     chain=lambda context: prompt_lookup(context.n_vocab),
     tree=lambda context: lookup_tree(context.n_vocab),
+    by_text=prompt_lookup,
 )

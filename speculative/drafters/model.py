@@ -6,8 +6,8 @@ import numpy as np
 
 from speculative.drafters.base import DrafterSpec, always
 from speculative.filters import margins, one_hot
-from speculative.sampling import Proposal, max_fn, sample
-from speculative.trees import Tree
+from speculative.sampling import Proposal, sample
+from speculative.trees import Tree, without
 
 
 def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
@@ -61,7 +61,7 @@ def drawn_siblings(p, width: int, rng: np.random.Generator) -> Iterator[tuple]: 
     for _ in range(width):
         token = sample(p, rng)
         yield token, p
-        p = max_fn(np.where(np.arange(len(p)) == token, 0, p))  # [n_vocab]
+        p = without(p, token)  # [n_vocab]
         if not p.any():
             return
 
@@ -81,13 +81,13 @@ def top_siblings(p, width: int) -> list[tuple]:  # [n_vocab] -> [(token, one-hot
 def drafts_of(role: str, name: str, **about) -> DrafterSpec:
     """The drafter `name` whose drafts are those of Context.models[role]. about: other fields of its DrafterSpec."""
     return DrafterSpec(
-        name,
+        name=name,
         chain=lambda context: model_drafter(context.models[role], context.rng, name),
         tree=lambda context: model_tree(context.models[role].score_tree, context.rng, context.greedy, name),
         roles=(role,),
-        model=True,
+        has_model=True,
         **about,
     )
 
 
-SPEC = drafts_of("draft", "model", words="draft model")
+SPEC = drafts_of("draft", "model", phrase="draft model")

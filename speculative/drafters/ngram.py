@@ -93,10 +93,11 @@ def load(models) -> Callable:
 
 SPEC = DrafterSpec(
     name=NAME,
-    words="n-gram",
+    phrase="n-gram",
+    mark="n",
     chain=lambda context: model_drafter(context.models[NAME], context.rng, NAME),
     tree=lambda context: model_tree(by_paths(context.models[NAME]), context.rng, context.greedy, NAME),
     roles=(NAME,),
-    model=True,
+    has_model=True,
     load=load,
 )

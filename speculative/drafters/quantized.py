@@ -10,4 +10,13 @@ from speculative.drafters.model import drafts_of
 from speculative.engines.formats import FORMATS
 
 ROUNDED = [*FORMATS][1:]  # all but float32
-SPECS = [drafts_of(name, name, words=f"{name} copy of the target", scale=0.04) for name in ROUNDED]
+SPECS = [
+    drafts_of(
+        name,
+        name,
+        phrase=f"{name} copy of the target",
+        mark="c",
+        scale=0.04,
+    )
+    for name in ROUNDED
+]

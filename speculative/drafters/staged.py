@@ -28,7 +28,7 @@ def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept:
             steps.append(step)
             tokens += step.tokens
             p += [*step.q[:n]]
-            source += [*step.proposal.source[: step.accepted], name]  # a step's last token is the model's own
+            source += [*step.proposal.source[: step.n_accepted], name]  # a step's last token is the model's own
             if go_on is not always:  # asked after the draws, but by p: all tokens of the step stay
                 sure += margins(getattr(model, "last_logits", step.q)[:n])
                 if not all(map(go_on, sure[-n:])):

@@ -31,7 +31,7 @@ def as_drafter(function: Callable) -> DrafterSpec:
 
         return draft
 
-    return DrafterSpec(name, drafter)
+    return DrafterSpec(name=name, chain=drafter)
 
 
 def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:

@@ -50,7 +50,7 @@ def decoder_of(function: Callable, left_out: dict) -> Callable:
         try:
             return ids_of(function(proposal, q, rng), q.shape[1])
         except Exception as error:  # our loop ends with a window of no drafts, which others do not have
-            if proposal.tokens or isinstance(error, UserError | NoDistribution):
+            if len(proposal.tokens) or isinstance(error, UserError | NoDistribution):
                 raise
             left_out.setdefault("windows without a draft", first_line(error))
             return [sample(q[-1], rng)]

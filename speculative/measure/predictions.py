@@ -85,7 +85,7 @@ def candidates(own: str, levels: Sequence[Sequence[DrafterSpec]]) -> list[str]:
     """ "model" -> ["model", "prompt_lookup", "prompt_lookup+model"]: the drafters that can be predicted without loading
     another model."""
     [*before, last], *inner = levels
-    if not last.model or {spec.name for spec in before} - {LOOKUP}:
+    if not last.has_model or {spec.name for spec in before} - {LOOKUP}:
         return [LOOKUP]
     base = own.removeprefix(f"{LOOKUP}+")
     return [base, LOOKUP, *([] if inner else [f"{LOOKUP}+{base}"])]

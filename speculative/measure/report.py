@@ -283,7 +283,7 @@ def duration(seconds: float) -> str:
 def words(name: str) -> str:
     """Return the name of a drafter in a sentence."""
     spec = drafters.DRAFTERS.get(name)
-    return (spec and spec.words) or name
+    return spec.label if spec else name
 
 
 def percent(share: float) -> str:

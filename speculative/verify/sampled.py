@@ -17,6 +17,7 @@ import numpy as np
 from speculative.decoding import DECODERS
 from speculative.session import Session
 from speculative.support.progress import working
+from speculative.trees import children_of, path_of
 
 BINS = 20  # of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
@@ -52,7 +53,7 @@ def check_sampled(
                 tokens = tokens_of(steps)
                 q = rows_of(session, x, tokens, alone)  # [N, n_vocab]
                 if alone:
-                    read = np.concatenate([np.asarray(step.q)[step.path] for step in steps])  # [N, n_vocab]
+                    read = np.concatenate([np.asarray(step.q)[path_of(step)] for step in steps])  # [N, n_vocab]
                     gaps.append(float(np.max(np.abs(read - q))))
                 places[name] += places_of_tokens(session, x, tokens, q, rng)
                 places[DRAFTS] += [one for step in steps for one in places_of_drafts(step.proposal, rng)]
@@ -95,7 +96,7 @@ def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
     """Yield the place of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
-    for siblings in proposal.children if len(proposal.p) else ():
+    for siblings in children_of(proposal) if len(proposal.p) else ():
         nodes = [node - 1 for node in siblings]
         for i, node in enumerate(nodes):
             p = np.asarray(proposal.p[node])  # [n_vocab]

@@ -68,9 +68,8 @@ class JaxEngine(Engine):
                 "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
                 "it needs --engine jax, --drafter model and a number for --K"
             )
-        name = plan.rule.name
-        if is_compiled(plan) and name.partition(":")[0] not in RULES:
-            raise refuse(f"--accept {name}", f"the loop on the device has {', '.join(RULES)}")
+        if is_compiled(plan) and plan.rule.kind not in RULES:
+            raise refuse(f"--accept {plan.rule.name}", f"the loop on the device has {', '.join(RULES)}")
         if plan.batch % self.n_data:
             raise UserError(
                 f"--data_parallel {self.n_data} gives each copy of the models the same number of prompts: --batch must "
@@ -108,7 +107,7 @@ class JaxEngine(Engine):
 def is_compiled(plan: Plan) -> bool:
     """True if the whole decode is compiled as one loop on the device: one draft model drafts, for a number K."""
     specs = [spec for specs in plan.levels for spec in specs]
-    return len(specs) == 1 and specs[0].model and not specs[0].load and not plan.depends_on_times
+    return len(specs) == 1 and specs[0].has_model and not specs[0].load and not plan.depends_on_times
 
 
 def refuse(what: str, reason: str) -> UserError:

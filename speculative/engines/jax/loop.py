@@ -57,8 +57,7 @@ class DeviceDecoder:
     def __init__(self, target: Network, draft: Network, filters: Filters, draft_filters: Filters, rule: Rule):
         self.networks = {"target": target, "draft": draft}
         self.filters = {"target": filters, "draft": draft_filters}
-        name, _, number = rule.name.partition(":")
-        self.accept = RULES[name](float(number or 1))
+        self.accept = RULES[rule.kind](rule.number)
         self.params = {role: network.params for role, network in self.networks.items()}
         # The places of all results are fixed, so that they are the same each time and nothing is compiled twice.
         self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
