@@ -70,6 +70,7 @@ class Models:
     specs: dict[str, ModelSpec] = field(default_factory=dict)
     due: Sequence[ModelSpec] = ()  # of a plan that is being loaded, the networks that are not loaded yet
     loaded: dict[str, Any] = field(default_factory=dict)
+    in_place: bool = False  # whether the plan that is being loaded is so short that packing does not pay
     packable: Packable = field(default_factory=lambda: Packable(0.0, 0))
 
     def __reduce__(self):
@@ -138,9 +139,10 @@ class Models:
 
     # ---- Weights -----------------------------------------------------------------------------------------------------
 
-    def load(self, plan: Plan) -> list:
+    def load(self, plan: Plan, in_place: bool = False) -> list:
         """Load what is not loaded yet: the small parts of drafters first, then networks, a target with its copies.
-        Return the new networks. Raises UserError."""
+        Return the new networks. in_place: see Engine.converter. Raises UserError."""
+        self.in_place = in_place
         new = self.due = self.new_specs(plan.networks)
         for name in plan.parts:
             if name not in self.loaded:
@@ -179,10 +181,12 @@ class Models:
             def read(convert):
                 began = time.perf_counter()
                 params = load_params(folder, hparams, convert, bar.update)
-                self.packable = self.packable.and_also(specs, time.perf_counter() - began)
+                packed = [spec for spec in specs if not (self.in_place and spec.dtype == "float32")]
+                if packed:
+                    self.packable = self.packable.and_also(packed, time.perf_counter() - began)
                 return params
 
-            networks = self.engine.load(read, specs)
+            networks = self.engine.load(read, specs, self.in_place)
         self.loaded |= zip([spec.role for spec in specs], networks, strict=True)
 
     def forget(self, networks: Sequence[str]) -> None:

@@ -17,8 +17,10 @@ from encoder import END_OF_TEXT, StreamDecoder
 from speculative import decoding, load_pair
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
+from speculative.options import Options, make_options
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
+from speculative.session import Session
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
@@ -315,3 +317,24 @@ def test_the_package_gives_what_it_lists():
     assert all(getattr(speculative, name) for name in speculative.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'load_pears'"):
         _ = speculative.load_pears
+
+
+@pytest.mark.parametrize(
+    ("options", "prompts", "in_place"),
+    [
+        ({}, ["It was"], True),
+        ({}, [], False),  # a session that goes on
+        ({"n_tokens_to_generate": 230}, ["It was"], False),
+        ({"n_samples": 9}, ["It was"], False),
+        ({"verify": True}, ["It was"], False),
+        ({"dtype": "int8"}, ["It was"], False),
+    ],
+    ids=str,
+)
+def test_a_short_command_uses_float32_where_it_lies(options, prompts, in_place):
+    models = {"target_model_size": "tiny-target", "draft_model_size": "tiny-draft", "models_dir": str(MODELS)}
+    session = Session(make_options(Options, models | options), prompts=prompts, quiet=True)
+    if not session.engine.packs:
+        pytest.skip("there is no C compiler")
+    w = session.models["target"].params["blocks"][0]["mlp"]["c_fc"]["w"]
+    assert isinstance(w, np.ndarray) == in_place

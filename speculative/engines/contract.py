@@ -66,10 +66,10 @@ class Engine:
         network.warm_up()
         return network
 
-    def load(self, read: Callable, specs: Sequence) -> list:
+    def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
         """Return a network for each loading.ModelSpec, from one reading: read(convert) gives the parameters as
-        load_params does. All share norms, biases and positions. Raises UserError."""
-        converts = [self.converter(spec.dtype) for spec in specs]
+        load_params does. All share norms, biases and positions. in_place: see converter. Raises UserError."""
+        converts = [self.converter(spec.dtype, in_place) for spec in specs]
         params = read(lambda name, array: tuple(convert(name, array) for convert in converts))
         of_each = [convert_all(params, lambda name, copies, i=i: copies[i]) for i in range(len(converts))]
         return [self.network(one, spec.hparams, str(spec)) for one, spec in zip(of_each, specs, strict=True)]

@@ -76,7 +76,7 @@ class JaxEngine(Engine):
                 f"be a multiple of it, not {plan.batch}"
             )
 
-    def load(self, read: Callable, specs: Sequence) -> list:
+    def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
         """Raises UserError if there are fewer devices than are asked for."""
         keep_compiled()
         mesh = make_mesh(self.n_model, self.n_data)
