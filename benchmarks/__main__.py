@@ -9,12 +9,14 @@ from speculative.support.errors import UserError, did_you_mean, guarded
 
 FILES = {  # {name of a file: help}
     "theory": "the formulas of Leviathan et al., with a run's point; a picture",
+    "experts": "the experts that a window of a mixture touches: a formula, and a simulation",
     "walkthrough": "the tables of docs/walkthrough.md, computed anew",
     "kernels": "forward passes of 1 to 17 rows and of a prompt",
     "cores": "forward passes by the number of threads, beside the bandwidth of memory",
     "accelerator": "the JAX engine on its device: calls of 1 to 33 rows, both loops, compiling",
     "prices": "settings beside each other without a clock: calls, priced by a table of a machine",
     "blog": "the blog's own code beside ours, from a clone of its repository",
+    "results": "the table of README: the samplers in turns after prompts of prose",
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",
     "race": "a picture that moves: both decoders of a run on one time axis",

@@ -19,7 +19,7 @@ from speculative.support.errors import UserError
 from speculative.support.files import write_text
 
 DOCS = Path(__file__).parents[1] / "docs"
-BLOCK = re.compile(r"(```console\n\$ (.*?[^\\])\n)(.*?)(?=```)", re.DOTALL)
+BLOCK = re.compile(r"(```sh\n([^`]*?)\n```\n\n```text\n)(.*?)(?=```)", re.DOTALL)
 
 
 def measured(block: re.Match) -> str:

@@ -1,9 +1,11 @@
 """The formulas of Leviathan et al. 2023, whose γ is our K, with a run's point on each.
 
+    python -m benchmarks theory
     python main.py --demo --temperature 1 --json run.json
     python -m benchmarks theory --run run.json --out docs/theory.png
 
-Nothing is decoded. The formulas take a window to cost as much as a row (β = 1).
+Nothing is decoded. The formulas take a window to cost as much as a row (β = 1). Without a run, Table 1 of Leviathan et
+al. is computed.
 """
 
 import json
@@ -19,11 +21,26 @@ from speculative.support.errors import UserError
 
 K_MAX = 16
 ALPHAS = np.linspace(0, 0.99, 100)
+TABLE_1 = [(0.6, 2), (0.7, 3), (0.8, 2), (0.8, 5), (0.9, 2), (0.9, 10)]  # α and K
 
 
 def leviathan_speedup(alpha: float, K: int, c: float, beta: float = 1.0) -> float:
     """Expected improvement of the wall time. Source: Leviathan et al. 2023, theorem 3.8, with β for their 1."""
     return leviathan_tokens(alpha, K) / (K * c + beta)
+
+
+def leviathan_operations(alpha: float, K: int) -> float:
+    """Expected factor by which arithmetic operations grow, with a draft that costs none. Source: theorem 3.11."""
+    return (K + 1) / leviathan_tokens(alpha, K)
+
+
+def table_1() -> str:
+    """Leviathan et al., Table 1: the operations and the speedup, at c = 0."""
+    rows = []
+    for alpha, K in TABLE_1:
+        row = {"alpha": alpha, "K": K, "operations": leviathan_operations(alpha, K)}
+        rows.append(row | {"speedup": leviathan_speedup(alpha, K, c=0)})
+    return table(rows, "α=alpha:.1f K operations:.2f speedup:.2f")
 
 
 def best_lookahead(alpha: float, c: float) -> int:
@@ -59,9 +76,11 @@ def plot_theory(alpha: float, c: float, K: int, axes) -> None:
 
 def main(argv: list[str]) -> None:
     parser = parser_of("theory", __doc__)
-    parser.add_argument("--run", required=True, help="the JSON file of a run, whose point is drawn")
+    parser.add_argument("--run", help="the JSON file of a run, whose point is drawn")
     parser.add_argument("--out", default="theory.png", help="file for the picture")
     o = parser.parse_args(argv)
+    if not o.run:
+        return print(table_1())
     figures = json.loads(Path(o.run).read_text(encoding="utf-8"))["figures"]
     alpha, c, beta, K = (figures[name] for name in ("alpha", "c", "mean_beta", "usual_K"))
     if None in (alpha, c, beta):

@@ -54,10 +54,11 @@ def test_the_session_of_readme_runs(monkeypatch, tmp_path, capsys):
 def test_the_session_of_using_runs(capsys):
     names = {}
     exec(fences("docs/using.md")[0], names)
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("Session(target tiny-target float32, draft tiny-draft int8, drafter model, K=4")
-    assert len({*shown[1:4]}) == 3
+    shown = capsys.readouterr().out
+    assert "The texts are equal, token for token" in shown
     assert "".join(record["text"] for record in names["records"]) == names["run"].text
+    samples = [line for line in shown.splitlines() if line.count("|") > 1]
+    assert len({*samples}) == 3
 
 
 def test_gpt2_alone_decodes_the_bundled_pair(pair, monkeypatch, capsys):
@@ -124,3 +125,54 @@ def test_readme_tells_the_length_of_files():
     readme = (ROOT / "README.md").read_text("utf-8")
     for path, lines in re.findall(r"^\| \[(\S+)\]\(\S+\) \| (\d+) \|", readme, re.M):
         assert len((ROOT / path).read_text("utf-8").splitlines()) == pytest.approx(int(lines), rel=0.15)
+
+
+FEATURES = [  # what the project has, the page that tells it in these words, and the command that shows it
+    ("the blog's run", "README.md", "The blog's run", "main.py --prompt"),
+    ("the race", "README.md", "race.svg", "main.py --demo"),
+    ("the race as a picture", "benchmarks/race.py", "both decoders|two decoders", "benchmarks race"),
+    ("the bundled pair", "models/README.md", "tiny-draft", "--demo"),
+    ("--fast", "docs/staged.md", "## `--fast`", "--fast"),
+    ("staged drafting", "docs/staged.md", "multi-level", "--drafter int8/model"),
+    ("prompt lookup in front of a model", "docs/using.md", "`a\\+b`", "prompt_lookup+model"),
+    ("a drafter that is a function", "docs/using.md", "def echo", "changed(drafter=echo)"),
+    ("a rule that is a function", "docs/using.md", "accept\\(proposal, q, rng\\)", "speculative.law(rule)"),
+    ("K that chooses itself", "docs/using.md", "measured times", "--K auto"),
+    ("trees", "docs/benchmarks.md", "Trees and heads", "--tree 3,1,1"),
+    ("heads", "docs/training.md", "## Heads", "--drafter heads"),
+    ("block verification", "docs/walkthrough.md", "as a block", "--accept block"),
+    ("lenience", "docs/paper.md", "## Lenience", "--accept lenient:B"),
+    ("Figure 1", "docs/paper.md", "## Figure 1", "benchmarks figure1"),
+    ("Table 1", "docs/paper.md", "## Table 1", "benchmarks table1"),
+    ("the blog's formula with β", "docs/theory.md", "r \\(K \\+ 1\\) / \\(K c \\+ β\\)", "benchmarks theory"),
+    ("Leviathan's operations", "docs/theory.md", "operations", "benchmarks theory"),
+    ("the bound on β", "docs/theory.md", "β < \\(1 − α", "benchmarks theory"),
+    ("a mixture of experts", "docs/theory.md", "mixture of experts", "benchmarks experts"),
+    ("β by batch", "docs/theory.md", "A batch", "benchmarks theory"),
+    ("the blog's own code", "docs/benchmarks.md", "the blog's code|The blog's own code", "benchmarks blog"),
+    ("the first token", "docs/benchmarks.md", "first token", "benchmarks start"),
+    ("prices", "docs/benchmarks.md", "## Prices", "benchmarks prices"),
+    ("the table of README", "docs/benchmarks.md", "README's table", "benchmarks results"),
+    ("the kernels", "docs/kernels.md", "Registers", "benchmarks kernels"),
+    ("formats", "docs/using.md", "rounds the target", "--dtype"),
+    ("packs", "docs/using.md", "later runs begin sooner", "--pack"),
+    ("models of the hub", "docs/using.md", "OWNER/NAME", "--draft_model_size distilgpt2"),
+    ("special tokens", "docs/using.md", "endoftext", "--special"),
+    ("stop texts", "docs/using.md", "ends the text", "--stop"),
+    ("a session", "docs/using.md", "each line is a prompt", "--interactive"),
+    ("the workbench", "docs/using.md", "workbench", "--serve"),
+    ("GPUs", "docs/accelerators.md", "GPU", "--engine jax"),
+    ("batches and meshes", "docs/accelerators.md", "--data_parallel", "--mesh 2"),
+    ("distillation", "docs/training.md", "## Distil", "training distil"),
+    ("online learning", "docs/training.md", "## Online", "training online"),
+    ("the law", "docs/exercises.md", "Lossless", "-m speculative law"),
+    ("--verify", "docs/walkthrough.md", "compares samples", "--verify"),
+    ("the JSON of a run", "docs/output.md", "iterations", "--json"),
+]
+
+
+@pytest.mark.parametrize(("feature", "page", "words", "command"), FEATURES)
+def test_each_feature_stands_on_a_page_with_its_command(feature, page, words, command):
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert re.search(words, text), f"{page} says nothing of {feature}"
+    assert command in text, f"{page} has no command for {feature}"

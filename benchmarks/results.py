@@ -1,0 +1,114 @@
+"""The table of README: both samplers with the settings that it names, after prompts of prose, in turns.
+
+    python -m benchmarks full_size full
+    python -m benchmarks results --models_dir full --draft_model_size 124M --target_model_size 1558M
+
+After each prompt the autoregressive sampler runs once and every setting once, in another order each time, so that a
+machine that slows down for a while does so for all. Seconds are means over the prompts, of decoding alone; "times as
+fast" is the mean over the prompts, and the least and the most.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from statistics import mean
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.runs import MODELS, PROMPTS
+from benchmarks.tables import parser_of
+from speculative import load_pair
+from speculative.measure.turns import timed_turns
+from speculative.session import Session
+from speculative.support.texts import read_prompts
+
+AUTOREGRESSIVE = "autoregressive"
+
+
+class Setting(NamedTuple):
+    """A row of the table."""
+
+    flags: str
+    session: Session
+    decoder: str = "speculative"
+
+
+class Decode(NamedTuple):
+    """What one decode gave."""
+
+    seconds: float
+    tokens: list[int]
+    n_calls: int  # of the target
+
+
+class Rounds(NamedTuple):
+    """The decodes of a setting, one for each prompt, beside the autoregressive ones of the same prompts."""
+
+    flags: str
+    decodes: list[Decode]
+    baseline: list[Decode]
+
+    def cells(self) -> list[str]:
+        """The cells of the table: flags, seconds, times as fast, tokens of a call."""
+        seconds = f"{mean(decode.seconds for decode in self.decodes):.1f} s"
+        if self.decodes is self.baseline:
+            return [self.flags, seconds, "", ""]
+        times = [alone.seconds / decode.seconds for alone, decode in zip(self.baseline, self.decodes, strict=True)]
+        tokens = mean(len(decode.tokens) / decode.n_calls for decode in self.decodes)
+        return [self.flags, seconds, f"{mean(times):.2f} ({min(times):.2f} to {max(times):.2f})", f"{tokens:.1f}"]
+
+    def unlike(self) -> int:
+        """Return how many texts differ from the autoregressive ones."""
+        pairs = zip(self.decodes, self.baseline, strict=True)
+        return sum(decode.tokens != alone.tokens for decode, alone in pairs)
+
+
+def settings_of(o: argparse.Namespace) -> Iterator[Setting]:
+    """Load the models, and yield the rows. The two formats of the draft model are two pairs."""
+    sizes = {name: getattr(o, name) for name in ("models_dir", "draft_model_size", "target_model_size", "threads")}
+    session = load_pair(**sizes)
+    yield Setting(AUTOREGRESSIVE, session, AUTOREGRESSIVE)
+    yield Setting("default", session)
+    if o.blog:
+        yield Setting("`--draft_dtype float32`, the blog's", load_pair(**sizes, draft_dtype="float32"))
+    yield Setting("`--fast`", session.changed(fast=True))
+
+
+def decode(setting: Setting, prompt: str, N: int) -> Decode:
+    """Decode N tokens once."""
+    turns = timed_turns(setting.session, [prompt], N, [setting.decoder], with_details=False, repeats=1)
+    [record] = turns
+    return Decode(record.seconds, record.tokens[0], len(record.iterations))
+
+
+def measure(settings: list[Setting], prompts: list[str], N: int) -> list[Rounds]:
+    """Decode each prompt with each setting, in turns. A first decode of each is not counted."""
+    for setting in settings:
+        decode(setting, prompts[0], min(N, 8))
+    decodes: dict[str, list[Decode]] = {setting.flags: [] for setting in settings}
+    rng = np.random.default_rng(0)
+    for number, prompt in enumerate(prompts, start=1):
+        print(f"prompt {number} of {len(prompts)} ...", file=sys.stderr, flush=True)
+        for index in rng.permutation(len(settings)):
+            setting = settings[index]
+            decodes[setting.flags].append(decode(setting, prompt, N))
+    return [Rounds(flags, of, decodes[AUTOREGRESSIVE]) for flags, of in decodes.items()]
+
+
+def main(argv: list[str]) -> None:
+    parser = parser_of("results", __doc__)
+    parser.add_argument("--models_dir", default=str(MODELS), help="folder of the models")
+    parser.add_argument("--draft_model_size", default="tiny-draft", help="draft model")
+    parser.add_argument("--target_model_size", default="padded-target", help="target model")
+    parser.add_argument("--prompts", default=str(PROMPTS["prose"]), help="a file of prompts")
+    parser.add_argument("--n_prompts", type=int, default=20, help="prompts of it, at most")
+    parser.add_argument("--n_tokens", type=int, default=40, help="tokens to generate after each")
+    parser.add_argument("--threads", type=int, default=None, help="most threads")
+    parser.add_argument("--no_blog", dest="blog", action="store_false", help="without the row that loads a second pair")
+    o = parser.parse_args(argv)
+    rows = measure([*settings_of(o)], read_prompts(o.prompts, o.n_prompts), o.n_tokens)
+    header = ["flags", f"{o.n_tokens} tokens", "times as fast", "tokens a call"]
+    for cells in (header, ["---"] * len(header), *(row.cells() for row in rows)):
+        print(f"| {' | '.join(cells)} |")
+    print(f"\nTexts that differ from the autoregressive ones: {sum(row.unlike() for row in rows)}")
