@@ -126,8 +126,8 @@ class StreamDecoder:
     """Decodes ids as they come, up to the first stop text. The text is all that push and flush return, joined.
 
     stop: None, a text, or a tuple of texts. A character may span tokens: its first bytes wait here until the last one
-    arrives. Bytes that may begin a stop text wait as well. END_OF_TEXT as a stop text is each token that ends a text, if
-    the encoder has one, and not the characters.
+    arrives. Bytes that may begin a stop text wait as well. END_OF_TEXT as a stop text is each token that ends a text,
+    if the encoder has one, and not the characters.
     """
 
     def __init__(self, encoder, stop=None):
