@@ -25,7 +25,7 @@ from speculative.support.errors import UserError
 from utils import load_encoder_hparams_and_params
 
 ROOT = Path(__file__).parents[1]
-RUN = re.compile(r"(?ms)^Time = ([0-9.]+)s\nText = (.*?)\n(?=\nSpeculative Decode|\nThe texts |\Z)")
+RUN = re.compile(r"(?ms)^Time = ([0-9.]+) ?(m?s)\nText = (.*?)\n(?=\nSpeculative Decode|\n[0-9.]+ times as fast|\Z)")
 THEIRS = """if True:
     import runpy, sys
     sys.path.insert(0, sys.argv.pop(1))
@@ -44,10 +44,11 @@ def run(name: str, words: list, folder: Path | None = None, n_texts: int = 2) ->
     found = RUN.findall(done.stdout) if n_texts else []
     if done.returncode or len(found) != n_texts:
         raise UserError(f"{name} ended with status {done.returncode} and {len(found)} texts of {n_texts}: see above")
-    row |= {key: float(seconds) for key, (seconds, _) in zip(("autoregressive", "speculative"), found, strict=False)}
+    for decoder, (number, unit, _) in zip(("autoregressive", "speculative"), found, strict=False):
+        row[decoder] = float(number) / (1000 if unit == "ms" else 1)
     if found:
         row["speedup"] = row["autoregressive"] / max(row["speculative"], 0.005)
-    return row, found[-1][1] if found else ""
+    return row, found[-1][2] if found else ""
 
 
 def main(argv: list[str]) -> None:

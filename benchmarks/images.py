@@ -22,7 +22,8 @@ from benchmarks.tables import without_numbers
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-MAIN = [sys.executable, str(ROOT / "main.py"), "--demo"]
+MAIN = [sys.executable, "main.py", "--demo"]
+MODELS = ["--models_dir", "models"]  # so that no picture and no page holds a path of this machine
 # All that a page says outside the decoded texts, from the top of the page to a height.
 WORDS = """const found = "h1, h2, h3, p:not(.text, #lanes p), li, label, button, summary, dt, th";
     return [...document.querySelectorAll(found)]
@@ -44,7 +45,7 @@ def terminal(path: Path) -> None:
         return shown[-1]
 
     os.environ["COLUMNS"] = "100"
-    if status := pty.spawn(["sh", "-c", f"{shlex.join(MAIN)} 2> /dev/null"], keep):
+    if status := pty.spawn(["sh", "-c", f"cd {ROOT} && {shlex.join([*MAIN, *MODELS])} 2> /dev/null"], keep):
         raise UserError(f"main.py --demo ended with status {status}")
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(b"".join(shown).decode().replace("\r\n", "\n").strip("\n")))
@@ -86,10 +87,11 @@ def photograph(driver, path: Path, end: str) -> None:
 
 
 def page(path: Path) -> None:
-    """The upper half of a page, which is written beside it as demo.html."""
+    """The upper half of a page. The run and the page are written beside it, as demo.json and demo.html."""
     html = path.with_name("demo.html")
-    words = ["--temperature", "1", "--models_dir", "models", "--html", os.path.relpath(html, ROOT)]
-    subprocess.run([*MAIN, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    run = html.with_suffix(".json")
+    words = ["--temperature", "1", "--json", os.path.relpath(run, ROOT), "--html", os.path.relpath(html, ROOT)]
+    subprocess.run([*MAIN, *MODELS, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     with browser() as driver:
         driver.get(html.as_uri())
         photograph(driver, path, "section:nth-of-type(2)")

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.tables import without_numbers
-from speculative.measure.document import machine
+from speculative.engines.system import n_cores
+from speculative.measure.observe import processor
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008), on a light grey that shows on white and on black pages.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
@@ -29,7 +30,7 @@ def draw(path: str, title: str, n_panels: int, plot: Callable) -> str:
                 panel.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         words = [title, *(getattr(panel, f"get_{part}")() for panel in axes for part in ("title", "xlabel", "ylabel"))]
         picture.suptitle(title, fontsize=13)
-        picture.supxlabel(f"{machine()['processor']}, {machine()['cpus']} CPUs", fontsize=9)
+        picture.supxlabel(f"{processor()}, {n_cores()} CPUs", fontsize=9)
         picture.savefig(path, dpi=150, metadata={"Description": "\n".join(map(without_numbers, words))})
     return path
 

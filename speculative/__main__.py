@@ -1,18 +1,22 @@
-"""python -m speculative, and the command speculative-sampling: the blog's main.py, and the checker of laws."""
+"""python -m speculative, and the command speculative-sampling: the blog's main.py, the checker of laws, and pages."""
 
 import sys
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 from speculative.blog import main  # type: ignore[attr-defined]
+from speculative.cli import replay
 from speculative.cli.command import run
 from speculative.laws import check as check_law
 from speculative.support.errors import guarded
 
+COMMANDS = {"law": check_law.main, "page": replay.main}
+
 
 def command() -> None:
     """Run the words of the command line."""
-    if sys.argv[1:2] == ["law"]:
-        return guarded(lambda: check_law.main(sys.argv[2:]))
+    name, *words = sys.argv[1:] or [""]
+    if name in COMMANDS:
+        return guarded(lambda: COMMANDS[name](words))
     guarded(lambda: run(main.main, main.__doc__))
 
 

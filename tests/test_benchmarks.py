@@ -37,6 +37,7 @@ WORDS = {  # {command: the smallest numbers}
     "start": "--repeats 1 --dtypes int8",
     "results": "--target_model_size tiny-target --n_prompts 1 --n_tokens 6",
     "full_size": "--help",
+    "output": "--help",
     "pages": "--help",
     "cores": "tiny-draft --rounds 1 --memory 0.01 --dtypes int8 --threads 1 2",
     "accelerator": "--rounds 1 --memory 0.01 --n_tokens 4",

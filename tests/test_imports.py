@@ -17,6 +17,10 @@ FLOORS = (
     "speculative.pair",
     "speculative.measure speculative.verify",
     "speculative.session",
+    # the words, the tables, the page and the JSON of a run: functions of its record alone
+    "speculative.measure.document speculative.measure.page speculative.measure.tables speculative.measure.ending",
+    "speculative.measure.race speculative.measure.close_up speculative.measure.advice speculative.measure.doubt",
+    "speculative.measure.record speculative.measure.words speculative.measure.analysis",
     "speculative.laws",
     "speculative.decoding",
     "speculative.loading",

@@ -21,7 +21,9 @@ from speculative.cli.command import parse
 from speculative.cli.display import SHOWN
 from speculative.cli.workbench import LABELS, Workbench
 from speculative.decoding import DECODERS
-from speculative.measure.page import VISIBLE, page
+from speculative.measure.close_up import VISIBLE
+from speculative.measure.document import from_json
+from speculative.measure.page import page
 from speculative.options import DEMO
 from speculative.session import Session
 
@@ -55,7 +57,7 @@ def show(go_to, tmp_path):
 
     def show(run, fragment=""):
         path = tmp_path / "page.html"
-        path.write_text(page(run), encoding="utf-8", errors="backslashreplace")
+        path.write_text(page(from_json(run)), encoding="utf-8", errors="backslashreplace")
         return go_to(path.as_uri(), fragment)
 
     return show
@@ -156,8 +158,8 @@ READ = """(() => {
 @pytest.mark.parametrize("name", ["greedy", "sampled", *SLOW])
 def test_a_page_says_what_it_said(name, command, go_to, tmp_path, monkeypatch, request):
     """The last digits may be those of another CPU."""
-    monkeypatch.setattr("speculative.measure.document.processor", lambda: "a CPU")
-    monkeypatch.setattr("speculative.measure.document.n_cores", lambda: 2)
+    monkeypatch.setattr("speculative.measure.observe.processor", lambda: "a CPU")
+    monkeypatch.setattr("speculative.measure.observe.n_cores", lambda: 2)
     path = tmp_path / "page.html"
     assert command("--demo", *PAGES[name], f"--html={path}")[0] == 0
     said = js(go_to(path.as_uri()), READ)
@@ -209,7 +211,6 @@ def test_text_is_data(show, sampled):
     assert js(driver, "document.images.length + document.scripts.length") == 2
     every = "".join(map(chr, [*range(0x250), *range(0x600, 0x620), *range(0x2000, 0x2070)]))
     assert js(driver, "shown(arguments[0])", every) == every.translate(SHOWN)
-    run["options"][every] = every
     run["figures"]["by_source"] = {every: [2, 1], "model": [1, 1]}
     driver = show(run)
     driver.execute_script("for (const script of [...document.scripts]) script.remove()")

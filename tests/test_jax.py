@@ -191,9 +191,9 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
         both = python_steps(pair, x, T - n, 0), steps_of(greedy, x, T - n, 8, rng())
         texts = [decoded(steps) for steps in both]
         assert [*map(len, texts)] == [T - n] * 2
-        line = Engine().greedy_differences([x], model, [[text] for text in texts], "float32")
+        line, is_defect = Engine().greedy_differences([x], model, [[text] for text in texts], "float32")
         assert ("rounding can" in line) == (texts[0] != texts[1])
-        assert "defect" not in line
+        assert not is_defect
         equal += texts[0] == texts[1]
         assert len({*texts[0]}) > 4
     assert equal >= len(lengths) - 2

@@ -14,13 +14,13 @@ from speculative import loading
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes
-from speculative.cli import outcome
 from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
+from speculative.measure import observe
 
 pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 
@@ -76,7 +76,7 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
 
 
 def test_pack_then_run_then_run_without(models, command, monkeypatch):
-    monkeypatch.setattr(outcome, "PACK_SECONDS", 0)
+    monkeypatch.setattr(observe, "PACK_SECONDS", 0)
     monkeypatch.setattr(loading, "LARGE_BYTES", 0)
     monkeypatch.setattr(CEngine, "has_fast_int8", lambda engine: True)  # so --fast makes a copy: three packs
     words = f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1 --fast"

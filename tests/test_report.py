@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from collections import Counter, deque
+from dataclasses import replace
 from statistics import mean
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -16,15 +17,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ROOT, encoder_of
 
+from benchmarks.output import with_tables
 from speculative import decoding, load_pair
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.decoding import DECODERS
 from speculative.engines.model import Call
 from speculative.measure import predictions, turns
-from speculative.measure.figures import NOISE, figures
+from speculative.measure.advice import advice
+from speculative.measure.document import from_json, to_json
+from speculative.measure.doubt import NOISE, reason_to_doubt
+from speculative.measure.ending import lines, text_of
+from speculative.measure.figures import figures
+from speculative.measure.observe import BLOG_TEXT, decoder_of, engine_line, first_unlike_the_blogs
+from speculative.measure.page import page
 from speculative.measure.predictions import Known, Measured, Replay, measure
-from speculative.measure.report import BLOG_TEXT, advice, blog_line, engine_line, grid, summary, table
-from speculative.measure.run import Run
+from speculative.measure.record import Difference, Predictions, RuleUsed
+from speculative.measure.tables import figure_rows, grid
 from speculative.measure.turns import Record, median_run, timed_turns
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
@@ -103,32 +111,51 @@ def record_of(samples, name=""):
     return Record(name, [[1]], samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
 
 
-def test_the_costs_and_the_account_of_a_scripted_run():
-    f = figures(*scripted(N=200))
-    assert f["c"] == pytest.approx(0.1 / 1.1)
-    assert f["beta"]["5"] == pytest.approx(1.5 / 1.1)
-    assert f["account_blog"] == pytest.approx(f["speedup"], rel=0.01)
-    assert [name for name, *_ in table(f)][-2:] == ["the formula with β", "Leviathan's, with β"]
+@pytest.fixture(scope="module")
+def run(pair):
+    """The record of a short run, of which tests change parts."""
+    return pair.compare(PROMPT, 4, repeats=1).record
+
+
+def recorded(run, records, f, **changes):
+    """The record of scripted decodes."""
+    both = dict(zip(DECODERS, map(decoder_of, records), strict=True))
+    return replace(run, **both, figures=f, difference=None, **changes)
+
+
+def test_the_costs_and_the_account_of_a_scripted_run(run):
+    records = scripted(N=200)
+    f = figures(*records)
+    assert f.account.c == pytest.approx(0.1 / 1.1)
+    assert f.account.beta["5"] == pytest.approx(1.5 / 1.1)
+    assert f.account.account_blog == pytest.approx(f.speedup, rel=0.01)
+    rows = figure_rows(recorded(run, records, f))
+    assert [row.name for row in rows][-2:] == ["the formula with β", "Leviathan's, with β"]
 
 
 LESS = "calls of the target with several tokens took less time than calls with one"
 LONG = "the times of single calls say "
+WAITED = "threads waited 90 s in total for cores that other programs were using"
+MANY = "tokens for each call of the target allow no such speedup"
 TIMES = [  # seconds of a window / of a row, the shortest row, four windows longer by, waiting -> doubt, no prediction
     (1.4, 1.0, 0, 0, None, None),
-    (1.4, 1.0, 60, 0, "another program probably used the processor", LONG),
-    (1.4, 1.0, 60, 90, "threads waited 90 s in all for a core that other programs had", "threads waited 90 s"),
-    (1.4, 1.0, 0, 90, None, "threads waited 90 s in all for a core that other programs had"),
+    (1.4, 1.0, 60, 0, LONG, LONG),
+    (1.4, 1.0, 60, 90, LONG, WAITED),
+    (1.4, 1.0, 0, 90, None, WAITED),
     (0.97, 1.0, 0, 0, None, None),
+    # The spread of a row's times excuses nothing.
     (0.82, 1.0, 0, 0, LESS, LESS),
-    (0.82, 0.8, 0, 0, None, LESS),  # no more than the calls with one row differ
-    (0.33, 0.3, 0, 0, None, "tokens for each call of the target allow no such speedup"),
-    (0.2, 1.0, 0, 0, "tokens for each call of the target allow no such speedup", "allow no such speedup"),
+    (0.82, 0.8, 0, 0, LESS, LESS),
+    (0.33, 0.3, 0, 0, MANY, MANY),
+    (0.2, 1.0, 0, 0, MANY, MANY),
+    (0.2, 0.1, 0, 0, MANY, MANY),
+    (0.2, 0.1, 0, 90, MANY, WAITED),
 ]
 
 
 @pytest.mark.parametrize(("window", "shortest", "longer", "waited", "doubt", "withheld"), TIMES)
-def test_doubt_and_predictions(pair, window, shortest, longer, waited, doubt, withheld):
-    """A speedup is doubted beyond the spread of a row's times, and predictions need times of a machine at rest."""
+def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, withheld):
+    """An impossible speedup is doubted, and predictions need times of a machine at rest."""
     autoregressive, speculative = scripted(window=lambda rows: 1 if rows == 1 else window)
     autoregressive.iterations[7].seconds = shortest
     for i in speculative.iterations[2:6]:
@@ -137,18 +164,33 @@ def test_doubt_and_predictions(pair, window, shortest, longer, waited, doubt, wi
     records = [autoregressive, record_of(speculative.samples)]
     records[1].waited = waited
     f = figures(*records, measured_of(dict.fromkeys(range(2, 10), window), [0.75] * 60))
-    lines = summary(pair, records, f)
-    said = "\n".join(lines)
+    record = recorded(run, records, f)
+    said = "\n".join(line.text for line in lines(record))
+    speed = text_of(record, "speed")
     if not longer:
-        assert f["mean_beta"] == pytest.approx(window, abs=0.1)
-    assert lines[1].startswith("Doubtful: " if doubt else f"{f['speedup']:.2f} times as fast: ")
-    assert (doubt or "") in lines[1]
-    assert (f"β = {f['mean_beta']:.2f} times" in said) == (doubt is None)
-    assert (withheld or "None") in str(f["withheld"])
+        assert f.account.mean_beta == pytest.approx(window, abs=0.1)
+    assert speed.startswith(f"{f.speedup:.2f} times as fast{', doubtful' if doubt else ''}: ")
+    assert (doubt or "") in speed
+    assert ("nother program probably used the processor: try again." in speed) == bool(doubt and not waited)
+    assert (f"β = {f.account.mean_beta:.2f} times" in said) == (doubt is None)
+    assert (withheld or "None") in str(f.withheld)
     assert (grid(f) is None) == bool(withheld)
     assert ("\nNo prediction, because " in said) == bool(withheld and not doubt)
     assert ("\nPrediction: " in said) == (withheld is None)
-    assert said.count("threads waited") == bool(waited)
+    assert said.lower().count("threads waited") == bool(waited)
+
+
+@given(st.floats(0.02, 1), st.floats(0.3, 3), st.floats(1, 30), st.floats(0, 30), st.booleans())
+def test_the_noisier_the_machine_the_more_is_doubted(window, factor, spread, more, waited):
+    """Of the same figures, beside calls with one row whose times are more or less spread, and threads that waited."""
+    f = figures(*scripted(window=lambda rows: 1 if rows == 1 else window))
+    comparison = replace(f.comparison, speedup=factor * f.speedup, speedup_without_prefill=factor * f.speedup)
+    doubts = []
+    for noise in (0, 1):
+        times = replace(f.times, waited=100.0 if noise and waited else 0.0)
+        doubts.append(reason_to_doubt(f.counts, times, comparison, spread + noise * more) is not None)
+    assert doubts[0] <= doubts[1]
+    assert doubts[0] or factor * f.speedup <= (1 + NOISE) * f.counts.tokens_per_iteration
 
 
 # ---- Predictions -----------------------------------------------------------------------------------------------------
@@ -185,11 +227,11 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
 
     autoregressive, speculative = scripted(N=4000, window=window)
     measured = measured_of({rows: window(rows) for rows in range(1, 10)}, [0.75] * 4000)
-    predicted = figures(autoregressive, speculative, measured)["predicted"]
+    predicted = figures(autoregressive, speculative, measured).predictions.predicted
     assert [*predicted["model"]] == ["1", "2", "4", "8", "auto"]
     assert [*predicted["prompt_lookup"].values()] == [pytest.approx(1.0, rel=0.1)] * 5
-    assert predicted["model"]["4"] == pytest.approx(figures(autoregressive, speculative)["speedup"], rel=0.03)
-    measured_there = figures(*scripted(N=4000, K=K, window=window, seed=1))["speedup"]
+    assert predicted["model"]["4"] == pytest.approx(figures(autoregressive, speculative).speedup, rel=0.03)
+    measured_there = figures(*scripted(N=4000, K=K, window=window, seed=1)).speedup
     assert predicted["model"][str(K)] == pytest.approx(measured_there, rel=0.05)
 
 
@@ -197,14 +239,14 @@ def test_a_run_predicts_the_speedup_of_another_K(K):
 def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     autoregressive, speculative = scripted(N=20, alpha=alpha, window=lambda rows: t_row if rows == 1 else seconds[0])
     f = figures(autoregressive, speculative, measured_of(dict(enumerate(seconds, start=1)), [alpha] * 20))
-    for speedups in (f["predicted"] or {}).values():
+    for speedups in f.predictions.predicted.values() if f.predictions else ():
         assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in speedups.items() if K != "auto")
-        assert min(f["window_beta"].values()) >= min(1, *f["beta"].values()) - 1e-9
-        assert f["window_beta"]["8"] >= f["beta"]["5"] * (1 - 1e-9)
-    assert f["doubt"] or f["speedup"] <= (1 + NOISE) * f["tokens_per_iteration"]
+        assert min(f.predictions.window_beta.values()) >= min(1, *f.account.beta.values()) - 1e-9
+        assert f.predictions.window_beta["8"] >= f.account.beta["5"] * (1 - 1e-9)
+    assert f.doubt or f.speedup <= (1 + NOISE) * f.counts.tokens_per_iteration
     autoregressive.iterations[0].prefill = speculative.iterations[0].prefill = True
     f = figures(autoregressive, speculative)
-    assert f["doubt"] or f["speedup_without_prefill"] <= (1 + NOISE) * f["tokens_per_iteration"]
+    assert f.doubt or f.comparison.speedup_without_prefill <= (1 + NOISE) * f.counts.tokens_per_iteration
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
@@ -247,10 +289,11 @@ def test_the_median_run_has_the_first_ones_tokens():
 # ---- The ending ------------------------------------------------------------------------------------------------------
 
 
-def test_without_predictions_a_slow_run_says_why(pair):
+def test_without_predictions_a_slow_run_says_why(run):
     """As on JAX; the screens and the pages in golden files have the sentences about predictions."""
-    f = figures(*scripted(N=400, alpha=0.02, t_draft=0.5))
-    assert advice(f, pair).startswith("It does not pay here, because a call with its drafts takes as long as")
+    records = scripted(N=400, alpha=0.02, t_draft=0.5)
+    record = recorded(run, records, figures(*records))
+    assert advice(record).startswith("It does not pay here, because a call with its drafts takes as long as")
 
 
 NOTHING = "no other K or drafter of this run would be clearly faster on this text."
@@ -268,19 +311,22 @@ ADVICE = [  # options, the drafter of --fast; of a run at 2.0 the predictions: K
     ({}, COPY, 2.2, 2.17, 2.3, WITH_LOOKUPS),
     ({"K": "auto"}, LOOKUPS, 2.2, 2.3, 2.3, NOTHING),
     ({"K": "auto"}, LOOKUPS, 2.2, 2.3, 2.6, "--fast would be 2.60"),
-    ({"fast": True}, LOOKUPS, 2.2, 2.2, 2.3, NOTHING),
-    ({"fast": True}, LOOKUPS, 2.2, 2.5, 2.3, "--drafter model --K auto would be 2.50"),
+    ({"fast": True, "drafter": LOOKUPS, "K": "auto"}, LOOKUPS, 2.2, 2.2, 2.3, NOTHING),
+    ({"fast": True, "drafter": LOOKUPS, "K": "auto"}, LOOKUPS, 2.2, 2.5, 2.3, "--drafter model --K auto would be 2.50"),
 ]
 
 
 @pytest.mark.parametrize(("options", "fast", "number", "auto", "lookups", "said"), ADVICE)
-def test_a_run_is_advised_of_what_is_clearly_faster(pair, monkeypatch, options, fast, number, auto, lookups, said):
-    monkeypatch.setattr(pair.models, "fast_drafter", lambda: LOOKUPS)
-    session = pair.changed(**options)
-    monkeypatch.setattr(pair.models, "fast_drafter", lambda: fast)
-    f = figures(*scripted()) | {"speedup": 2.0, "doubt": None, "withheld": None}
-    f |= {"predicted": {"model": {"4": 2.0, "8": number, "auto": auto}, LOOKUPS: {"auto": lookups}}}
-    assert advice(f, session).startswith(f"Prediction: {said}")
+def test_a_run_is_advised_of_what_is_clearly_faster(run, pair, options, fast, number, auto, lookups, said):
+    o = replace(run.options, **options)
+    records = scripted()
+    f = figures(*records)
+    comparison = replace(f.comparison, speedup=2.0, doubt=None)
+    predicted = {"model": {"4": 2.0, "8": number, "auto": auto}, LOOKUPS: {"auto": lookups}}
+    f = replace(f, comparison=comparison, predictions=Predictions(predicted, {}), withheld=None)
+    rule = RuleUsed(o.accept, "", lossless=not o.accept.startswith("lenient"))
+    record = recorded(run, records, f, options=o, fast=fast, rule=rule)
+    assert advice(record).startswith(f"Prediction: {said}")
 
 
 def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):
@@ -295,14 +341,16 @@ def official(**changes):
     return SimpleNamespace(**{"size": "1558M", "dtype": "float32", "hparams": HPARAMS["1558M"]} | changes)
 
 
-BLOG = [  # the target, the prompt, the temperature, the token that differs -> the line
-    (official(), BLOG_PROMPT, 0, None, "The blog printed this text too."),
-    (official(), BLOG_PROMPT, 0, 7, "The blog printed another text from token 7 on: "),
-    (official(), BLOG_PROMPT, 1, None, None),
-    (official(), PROMPT, 0, None, None),
-    (official(size="mine"), BLOG_PROMPT, 0, None, None),
-    (official(dtype="int8"), BLOG_PROMPT, 0, None, None),
-    (official(hparams=HPARAMS["1558M"] | {"stand_in": "a small one"}), BLOG_PROMPT, 0, None, None),
+STAND_IN = HPARAMS["1558M"] | {"stand_in": "a small one"}
+BLOG = [  # the target, the prompt, the temperature, the token that differs -> its number, 0 for none, None: not said
+    (official(), BLOG_PROMPT, 0, 0, 0),
+    (official(), BLOG_PROMPT, 0, 7, 7),
+    (official(hparams=STAND_IN), BLOG_PROMPT, 0, 1, 1),
+    (official(), BLOG_PROMPT, 1, 0, None),
+    (official(), PROMPT, 0, 0, None),
+    (official(size="mine"), BLOG_PROMPT, 0, 0, None),
+    (official(dtype="int8"), BLOG_PROMPT, 0, 0, None),
+    (official(hparams=HPARAMS["1558M"] | {"n_ctx": 512}), BLOG_PROMPT, 0, 0, None),
 ]
 
 
@@ -314,8 +362,55 @@ def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different
     record = Record(inputs=[pair.encode(prompt)], samples=[[TextStep([token]) for token in tokens]])
     options = SimpleNamespace(temperature=temperature)
     session = SimpleNamespace(options=options, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
-    line = blog_line(session, [record, record])
-    assert line is None if expected is None else line.startswith(expected)
+    assert first_unlike_the_blogs(session, record) == expected
+
+
+LENIENT = RuleUsed("lenient:0.5", "", lossless=False)
+USERS = RuleUsed("mine", "unknown", lossless=False, claim="The rule mine does not claim to keep it.")
+LOSSY = "--accept lenient:0.5 does not keep the target's distribution."
+SAMPLES = "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
+DEFECT = Difference("first difference at position 5.", is_defect=False)
+EQUAL = "The texts are equal, token for token, as always at temperature 0."
+PARTS = [  # changes of the record, its temperature, whether the texts differ, whether both ran -> texts, law, blog
+    ({}, 0, False, True, EQUAL, None, None),
+    ({}, 1, False, True, "The texts are equal, token for token.", None, None),
+    ({}, 1, True, True, SAMPLES, None, None),
+    ({"difference": DEFECT}, 0, True, True, "The texts differ: first difference at position 5.", None, None),
+    ({"rule": LENIENT}, 1, True, True, "The texts differ.", LOSSY, None),
+    ({"rule": LENIENT}, 1, False, True, "The texts are equal, token for token.", LOSSY, None),
+    ({"rule": LENIENT}, 1, False, False, None, LOSSY, None),
+    (
+        {"rule": LENIENT},
+        0,
+        False,
+        True,
+        EQUAL,
+        None,
+        None,
+    ),
+    ({"rule": USERS}, 1, False, False, None, USERS.claim, None),
+    ({"rule": USERS}, 0, True, True, "The texts differ.", USERS.claim, None),
+    ({"blog_text": 0}, 0, False, False, None, None, "The blog printed this text too."),
+    ({"blog_text": 7}, 0, False, False, None, None, "(it differs from token 7 on): these are not the official weights"),
+    ({"blog_text": 7, "stand_in": "small"}, 0, False, False, None, None, "token 7 on), because these are stand-ins."),
+]
+
+
+@pytest.mark.parametrize(("changes", "temperature", "differ", "both", "texts", "law", "blog"), PARTS)
+def test_the_lines_about_the_texts(run, changes, temperature, differ, both, texts, law, blog):
+    """A rule that is not lossless is said in every ending above temperature 0."""
+    record = replace(run, options=replace(run.options, temperature=temperature), difference=None)
+    if "stand_in" in changes:
+        changes = {"blog_text": 7, "models": [replace(model, stand_in="small") for model in run.models]}
+    record = replace(record, **changes)
+    if differ:
+        [sample] = run.speculative.samples
+        other = replace(run.speculative, samples=[replace(sample, tokens=[*sample.tokens[:-1], 0])])
+        record = replace(record, speculative=other)
+    if not both:
+        record = replace(record, autoregressive=None, figures=replace(run.figures, comparison=None))
+    assert (text_of(record, "texts"), text_of(record, "law")) == (texts, law)
+    assert (blog or "None") in str(text_of(record, "blog"))
 
 
 PRINTED = {
@@ -335,9 +430,11 @@ def test_the_official_models_decode_the_texts_that_others_printed(size):
     assert "".join(i.text for i in session.speculative(BLOG_PROMPT, 40)) == PRINTED[size]
 
 
-def test_nothing_is_drafted(pair):
+def test_nothing_is_drafted(run):
     records = scripted(K=0)
-    assert summary(pair, records, figures(*records))[-2] == "Nothing was drafted, so this was autoregressive decoding."
+    record = recorded(run, records, figures(*records))
+    assert text_of(record, "acceptance") == "Nothing was drafted, so this was autoregressive decoding."
+    assert text_of(record, "time") is None
 
 
 # ---- The record ------------------------------------------------------------------------------------------------------
@@ -388,15 +485,34 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
     ]
 
 
-def test_the_document_is_the_run_and_its_keys_are_documented(pair, tmp_path):
-    run = pair.compare(PROMPT, 16, repeats=1)
-    run.json(str(tmp_path / "run.json"))
-    assert Run(json.loads((tmp_path / "run.json").read_text())).figures == run.figures
-    assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text
-    documented = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8")))
-    documented |= {"text", "origins", *TextStep.__dataclass_fields__}  # where they are defined
-    [text] = run.document["speculative"]["samples"]
-    details = run.iterations[0]["details"]
-    parts = [run.document, run.figures, run.document["speculative"], text, run.iterations[0]]
-    parts += [details, details["own"], *details["tested"]]
+def test_the_tables_of_output_are_the_fields_of_the_record(run):
+    page = (ROOT / "docs" / "output.md").read_text(encoding="utf-8")
+    assert with_tables(page) == page, "python -m benchmarks output"
+    documented = {*re.findall(r"`(\w+)`", page)}
+    document = to_json(run)
+    [sample] = document["speculative"]["samples"]
+    [iteration, *_] = sample["iterations"]
+    details = iteration["details"]
+    parts = [document, *document["models"], document["rule"], document["speculative"], sample, iteration, details]
+    parts += [document["figures"], document["figures"]["seconds"], document["machine"], details["own"]]
     assert {key for part in parts for key in part} <= documented
+
+
+ROUND_TRIPS = [
+    {},
+    {"temperature": 1.0, "accept": "block", "stop": ("e", "x")},
+    {"drafter": "int8/model", "K": (5, 3)},
+    {"tree": (2, 2, 1)},
+]
+
+
+@pytest.mark.parametrize("options", ROUND_TRIPS, ids=str)
+def test_a_run_is_the_same_after_it_was_written_and_read(pair, options, tmp_path):
+    """Its record, so all of its words, its tables and its page."""
+    run = pair.changed(**options).compare(PROMPT, 16, repeats=1)
+    run.json(str(tmp_path / "run.json"))
+    again = from_json(json.loads((tmp_path / "run.json").read_text(encoding="utf-8")))
+    assert again == run.record
+    assert page(again) == run.html()
+    assert repr(run) == "\n".join(run.document["summary"]) == "\n".join(line.text for line in lines(again))
+    assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text

@@ -271,7 +271,7 @@ def test_a_rule_may_be_a_function(pair):
     mine = pair.changed(accept=careful, temperature=1)
     assert decoded(mine.speculative(PROMPT, 20)) == decoded(pair.changed(temperature=1).speculative(PROMPT, 20))
     run = pair.changed(accept=takes_all, temperature=1).compare(PROMPT, 20)
-    says = "The texts differ. The rule takes_all does not claim to keep the target's distribution."
+    says = "The texts differ.\nThe rule takes_all does not claim to keep the target's distribution."
     assert f"{says} speculative.law(takes_all) tells if it does." in repr(run)
     assert "takes_all" in run.html()
     speculative.law(takes_all)

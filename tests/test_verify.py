@@ -80,7 +80,7 @@ def test_a_staged_drafter_drafts_from_its_p_whatever_the_rule(run_verify):
 
 @pytest.mark.parametrize(("said", "status"), [("rounding can change their order.", 0), ("a defect, as 1 is more.", 1)])
 def test_greedy_texts_may_part_if_rounding_explains_it(run_verify, monkeypatch, said, status):
-    monkeypatch.setattr(Engine, "greedy_differences", lambda *texts: said)
+    monkeypatch.setattr(Engine, "greedy_differences", lambda *texts: (said, bool(status)))
     found, out = run_verify(n_tokens_to_generate=1)
     assert (found, lines_of(out)["greedy"][1].partition(" K = 2")[0]) == (status, f"K = 1: {said}")
 
@@ -89,7 +89,9 @@ def test_greedy_texts_may_part_if_rounding_explains_it(run_verify, monkeypatch, 
 def test_rounding_explains_nothing_if_rows_are_equal_to_the_bit(monkeypatch, exact, verdict):
     monkeypatch.setattr(Engine, "exact", exact)
     network = SimpleNamespace(with_probs=lambda to_probs: lambda x: np.array([[0, 1, 1.0001]]))
-    assert verdict in Engine().greedy_differences([[5]], network, [[[2]], [[1]]], "float32")
+    text, is_defect = Engine().greedy_differences([[5]], network, [[[2]], [[1]]], "float32")
+    assert verdict in text
+    assert is_defect == exact
 
 
 def test_it_stops_when_the_time_is_up_and_not_before_the_fewest_draws(run_verify):

@@ -10,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from speculative.measure.turns import Record
+from speculative.measure.words import blog_time
 from speculative.options import Options
 from speculative.steps import TextStep
 from speculative.support.terminal import SHOWN
@@ -73,7 +74,7 @@ class Screen(AbstractContextManager):
         if not self.steps:  # it ran in turn with the one before
             for step in record.iterations:
                 self.show_step(record.name, step)
-        self.end_bar(f"Time = {record.seconds:.2f}s")
+        self.end_bar(f"Time = {blog_time(record.seconds)}")
         self.names.pop(0)
         if self.names:
             self.begin()

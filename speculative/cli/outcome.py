@@ -10,12 +10,14 @@ from dataclasses import replace
 from speculative.cli.display import color_console, show
 from speculative.engines import memory
 from speculative.engines.choice import process
-from speculative.loading import Packable
-from speculative.measure import report
-from speculative.measure.document import document
+from speculative.measure import ending, tables
+from speculative.measure.document import to_json
+from speculative.measure.observe import make_record
 from speculative.measure.page import ORIGINS, page
+from speculative.measure.record import RunRecord
 from speculative.measure.run import check_files
 from speculative.measure.turns import Record
+from speculative.measure.words import duration
 from speculative.options import Options
 from speculative.plan import make_plan, spelled_out
 from speculative.session import Session, models_of
@@ -24,7 +26,6 @@ from speculative.support.files import size_of, write_json, write_text
 from speculative.support.terminal import SHOWN, one_line
 
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
-PACK_SECONDS = 2  # of reading that packs would save: if it is more, the ending says so
 
 
 def check_output(o: Options) -> Options:
@@ -38,7 +39,7 @@ def check_output(o: Options) -> Options:
     if o.only == "autoregressive" and (o.json or o.html or o.verbose):
         raise UserError("--only autoregressive drafts nothing to show with --json, --html or --verbose: leave it out")
     if o.json or o.html:
-        check_files([o.json, o.html], vars(o))
+        check_files([o.json, o.html], o)
     if "-" in (o.json, o.html):
         if o.json == o.html:
             raise UserError("--json and --html cannot both be standard output: give one of them a file")
@@ -58,79 +59,106 @@ def write_packed(o: Options) -> None:
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
-def show_report(session: Session[Options], prompts: list[str], records: list[Record]) -> None:
-    """Print the lines after the blog's, and write the JSON file and the page.
+def show_report(session: Session[Options], prompts: list[str], records: list[Record]) -> RunRecord | None:
+    """Print the lines after the blog's, and write the JSON file and the page -> the record of the run.
 
-    prompts: one for each text. records: of both decoders, or with --only of one.
+    prompts: one for each text. records: of both decoders, or with --only of one. With --quiet and no file there is
+    nothing to show, and no record.
     """
     o = session.options
-    speculative = records[-1]
-    if o.only == "autoregressive":
-        if not o.quiet:
-            print(f"\n{report.engine_line(session)}")
-            print(f"Tokens per second = {speculative.n_tokens / speculative.seconds:.1f}")
-        return
     if o.quiet and not o.json and not o.html:
-        return
-    run = document(session, prompts, records)
+        return None
+    record = make_record(session, prompts, records)
     if o.json:
-        write_json(o.json, run)
+        write_json(o.json, to_json(record))
     if o.html:
-        write_text(o.html, page(run))
-    if o.quiet:
-        return
-    if color_console():
-        show_legend(speculative)
+        write_text(o.html, page(record))
+    if o.interactive and not o.quiet:
+        show_result(record)
+    elif not o.quiet:
+        show_ending(record)
+    return record
+
+
+# ---- The ending ------------------------------------------------------------------------------------------------------
+
+
+def show_result(record: RunRecord) -> None:
+    """Print the result of a run in a session, in a line; and that the rule is not lossless, where it is not."""
     print()
-    columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
-    for line in run["summary"]:
-        print(textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False))
+    show_lines([line for line in ending.lines(record) if line.kind in ("speed", "law")])
+
+
+def show_ending(record: RunRecord) -> None:
+    """Print what came and why, the tables of --verbose, and what was written."""
+    o = record.options
+    if color_console() and record.speculative:
+        show_legend(record)
+    lines = ending.lines(record)
+    print()
+    show_lines([line for line in lines if line.kind in ending.WHAT_CAME])
+    print()
+    show_lines([line for line in lines if line.kind not in ending.WHAT_CAME])
     if o.verbose:
-        show_iterations(session, speculative)
-        show_figures(session, run["figures"])
+        show_iterations(record)
+        show_figures(record)
     for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
         if path and path != "-":
             print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
-    seconds, n_bytes = session.models.packable
-    if session.engine.packs and seconds > PACK_SECONDS:
-        session.models.packable = Packable(0.0, 0)  # it is said once
-        where = f"{memory.in_words(n_bytes)} in {os.path.join(o.models_dir, 'packed')}"
-        print(one_line(f"The next run begins {seconds:.0f} s sooner with --pack: {where}"))
+    if record.packable:
+        where = f"{memory.in_words(record.packable.n_bytes)} in {os.path.join(o.models_dir, 'packed')}"
+        print(one_line(f"The next run begins {record.packable.seconds:.0f} s sooner with --pack: {where}"))
 
 
-def show_legend(speculative: Record) -> None:
+def show_lines(lines: Sequence[ending.Line]) -> None:
+    """Print lines as paragraphs, the headline in bold where that can be shown."""
+    console = color_console()
+    columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
+    for line in lines:
+        text = textwrap.fill(line.text, columns, break_long_words=False, break_on_hyphens=False)
+        if console and line.kind == "speed":
+            console.print(text, style="bold", markup=False)
+        else:
+            print(text)
+
+
+def show_legend(record: RunRecord) -> None:
     """Print each origin in its colour, and each drafter of which a token was accepted."""
-    origins = {*ORIGINS, *(origin for i in speculative.iterations for origin in i.origins)}
-    show([("\n", None), *((f"{origin.replace('_', ' ')}  ", origin) for origin in sorted(origins)), ("\n", None)])
+    names = {name for step in record.speculative.iterations for name in step.source[: step.accepted]}
+    origins = {*ORIGINS, *(f"accepted: {name}" for name in names - {"model"})}
+    pieces = [(f"{origin.replace('_', ' ')}  ", origin) for origin in sorted(origins)]
+    show([("\n", None), *pieces, ("\n", None)])
 
 
-def show_iterations(session: Session, speculative: Record) -> None:
-    """--verbose: print each iteration, with the times of the draft and of the target."""
+# ---- The tables of --verbose -----------------------------------------------------------------------------------------
+
+
+def show_iterations(record: RunRecord) -> None:
+    """Print each iteration, with the times of the draft and of the target."""
     rows = []
-    for number, i in enumerate(speculative.iterations, start=1):
-        times = [report.duration(seconds) for seconds in (i.drafting, i.scoring)]
-        chances = " ".join(f"{a:.2f}" for a in i.alpha)
-        text = repr(session.encoder.decode(i.tokens)).translate(SHOWN)
-        rows.append([str(number), f"{i.accepted} of {i.drafted}", *times, chances, text])
+    for number, step in enumerate(record.speculative.iterations, start=1):
+        accepted = f"{step.accepted} of {step.drafted}"
+        chances = " ".join(f"{chance:.2f}" for chance in step.alpha)
+        text = repr(step.text).translate(SHOWN)
+        rows.append([str(number), accepted, duration(step.drafting), duration(step.scoring), chances, text])
     show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
 
 
-def show_figures(session: Session[Options], figures: dict) -> None:
-    """--verbose: print the counts, each figure, how the engine uses this machine, and the predictions."""
-    for _, names, counts in report.charts(figures):
-        show_table(names, counts)
-    rows = report.table(figures, session.plan.rule.formula)
-    models = {role: session.models[role] for role in session.plan.networks}
-    peak = memory.peak()
-    if peak:
-        weights = sum(model.weight_bytes for model in models.values())
-        rows.append(("peak memory", f"{peak / 1e9:.2f} GB", f"of which {weights / 1e9:.2f} GB are weights"))
-    kernels = {role: session.engine.kernel_words(model) for role, model in models.items()}
-    rows += [(f"kernels, {role}", *words) for role, words in kernels.items() if words]
-    show_table(("figure", "value", "formula"), rows)
-    if grid := report.grid(figures):
-        cells = [[K, f"{beta:.2f}" if beta else "", *(f"{x:.2f}x" for x in more)] for K, beta, *more in grid["rows"]]
-        show_table(("K", "β", *(f"predicted, {name}" for name in grid["drafters"])), cells)
+def show_figures(record: RunRecord) -> None:
+    """Print the counts, each figure, how the engine used this machine, and the predictions."""
+    for chart in tables.charts(record.figures.counts):
+        show_table(chart.columns, chart.rows)
+    show_table(("figure", "value", "formula"), [*tables.figure_rows(record), *tables.machine_rows(record)])
+    if grid := tables.grid(record.figures):
+        show_predictions(grid)
+
+
+def show_predictions(grid: tables.Grid) -> None:
+    rows = []
+    for K, beta, *speedups in grid.rows:
+        known = f"{beta:.2f}" if beta else ""
+        rows.append([K, known, *(f"{speedup:.2f}x" for speedup in speedups)])
+    show_table(("K", "β", *(f"predicted, {name}" for name in grid.drafters)), rows)
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -24,9 +24,12 @@ from starlette.routing import Route
 
 from speculative.cli.values import VALUES
 from speculative.decoding import DECODERS
-from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings
-from speculative.measure.report import engine_line
+from speculative.drafters import DRAFTERS
+from speculative.measure.ending import text_of
+from speculative.measure.observe import engine_line
+from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
 from speculative.measure.run import Run, compare
+from speculative.measure.words import label
 from speculative.options import FIELDS
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -74,7 +77,8 @@ class Workbench:
             "engine": engine_line(self.session),
             "values": values,
             "fields": [field(name, values[name]) for name in LABELS],
-            "legend": [[origin, None, words] for origin, words in ORIGINS.items()],
+            "legend": legend(),
+            "marks": marks(DRAFTERS),
         }
         scripts = [SCRIPTS[0], *(WEB / f"{name}.js" for name in ("form", "lanes", "runs", "decode"))]
         return fill(WEB / "workbench.html", [*STYLES, WEB / "workbench.css"], scripts, data)
@@ -104,7 +108,7 @@ class Workbench:
             session = self.session.changed(**options_of(values))
             N = session.options.n_tokens_to_generate
             run = compare(session, values["prompt"], N, watch=watcher.step)
-            told.append(("done", summary(self.keep(run), run.document)))
+            told.append(("done", summary(self.keep(run), run)))
         except UserError as error:
             told.append(("error", str(error)))
         except Exception as error:
@@ -165,11 +169,19 @@ def typed(options: dict) -> dict[str, str]:
     return {name: "" if value is None else as_typed(name, value) for name, value in values.items()}
 
 
-def summary(number: int, document: dict) -> dict:
+def legend() -> list[list]:
+    """Return [origin, drafter or None, explanation] of each origin, and of drafts that have a mark."""
+    rows: list[list] = [[origin, None, words] for origin, words in ORIGINS.items()]
+    for name in marks(DRAFTERS):
+        rows.append(["accepted", name, f"proposed by the {label(name)}, accepted by the target"])
+    return rows
+
+
+def summary(number: int, run: Run) -> dict:
     """A run as the page shows it. values: of the form."""
-    values = typed(document["options"])
-    told = findings(document) | {"advice": document["advice"]}
-    return {"number": number, "values": values, "figures": document["figures"], **told}
+    values = typed(vars(run.record.options))
+    told = findings(run.record) | {"advice": text_of(run.record, "advice")}
+    return {"number": number, "values": values, "figures": run.figures, **told}
 
 
 # ---- The server ------------------------------------------------------------------------------------------------------
@@ -200,7 +212,7 @@ def application(workbench: Workbench) -> Starlette:
         return StreamingResponse(workbench.events(values), media_type="text/event-stream")
 
     async def runs(request: Request):
-        return JSONResponse([summary(number, run.document) for number, run in workbench.runs.items()])
+        return JSONResponse([summary(number, run) for number, run in workbench.runs.items()])
 
     async def run(request: Request):
         one = workbench.runs.get(request.path_params["number"])

@@ -88,11 +88,13 @@ class Engine:
         models. networks: by role, the target first."""
         return None
 
-    def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> str:
-        """Say where two greedy texts of each prompt differ first, and whether rounding explains it: that depends on the
-        distance of the two best logits there. texts: the new tokens of each prompt, of both decoders."""
+    def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> tuple[str, bool]:
+        """Return the sentences that say where two greedy texts of each prompt differ first, and whether some difference
+        is a defect: whether rounding explains it depends on the distance of the two best logits there. texts: the new
+        tokens of each prompt, of both decoders."""
         most = 0.0 if self.exact else self.tolerance(dtype)
         lines = []
+        is_defect = False
         for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):
             at = common_prefix(a, b)
             if at == min(len(a), len(b)):
@@ -101,9 +103,10 @@ class Engine:
             verdict = "rounding can change their order"
             if apart > most:
                 verdict = f"a defect, as rounding changes the order of logits that are at most {most:g} apart"
+                is_defect = True
             which = f"for prompt {number}, " if len(inputs) > 1 else ""
             lines.append(
                 f"{which}first difference at position {len(x) + at}: token {a[at]} or {b[at]}, where the two best "
                 f"logits are {apart:.2g} apart: {verdict}."
             )
-        return " ".join(lines)
+        return " ".join(lines), is_defect

@@ -1,100 +1,134 @@
-"""A run as one JSON document: --json writes it, pages are made of it. docs/output.md explains every key."""
+"""A run as one JSON document, and back: --json writes it, and python -m speculative page makes a page of it.
 
-import platform
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+docs/output.md explains every key. The parts of the figures are put together: the JSON has one object of figures.
+"""
 
-import numpy as np
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from speculative.blog.encoder import Encoder
-from speculative.engines.system import n_cores
-from speculative.measure.figures import figures
-from speculative.measure.predictions import measure
-from speculative.measure.report import advice, stand_ins, summary
-from speculative.measure.turns import Record
-from speculative.session import Session
+from speculative.measure import ending
+from speculative.measure.record import Account, Comparison, Counts, Figures, Predictions, RunRecord, Times
 from speculative.steps import TextStep
-from speculative.support.terminal import without_secrets
+from speculative.support.errors import UserError
+from speculative.support.texts import read_text
 
-SCHEMA = 7  # changes if a key is renamed or means something else, not if one is added
-
-
-def document(session: Session, prompts: Sequence[str], records: Sequence[Record], **options: Any) -> dict[str, Any]:
-    """Return the document of a run. Seconds throughout; None if the run was too short to measure something.
-
-    prompts: one for each text. records: of both decoders, or of the speculative one. options: those that differ from
-    the session's.
-    """
-    o = vars(session.options) | options
-    read = [{"text": text, "tokens": ids} for text, ids in zip(prompts, records[0].inputs, strict=True)]
-    *others, speculative = records
-    measured = measure(session, speculative) if others else None
-    found = figures(others[0] if others else None, speculative, measured)
-    shown = {token for record in records for i in record.iterations for token in shown_tokens(i)}
-    return {
-        "schema": SCHEMA,
-        "options": o | {"source": without_secrets(o["source"])},
-        "machine": {"engine": o["engine"]} | machine() | session.engine.facts(),
-        "prompt": read[0],
-        "prompts": read,
-        **{record.name: decoder_document(record) for record in records},
-        "vocabulary": {str(token): token_text(token, session.encoder) for token in sorted(shown)},
-        "figures": found,
-        "stand_ins": stand_ins(session),
-        "rule": {name: getattr(session.plan.rule, name) for name in ("name", "formula", "lossless")},
-        "summary": summary(session, records, found),
-        "advice": advice(found, session),
-    }
+SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
+FIGURES = {  # fields of Figures, and of its parts, whose own fields stand beside the others
+    "counts": Counts,
+    "times": Times,
+    "comparison": Comparison,
+    "account": Account,
+    "predictions": Predictions,
+}
+NOT_WRITTEN = ("text_index", "q")  # of a TextStep
 
 
-def decoder_document(record: Record) -> dict:
-    return {
-        "seconds": record.seconds,
-        "runs": record.runs,
-        "samples": [
-            {"text": "".join(i.text for i in sample), "tokens": tokens, "iterations": [*map(iteration, sample)]}
-            for sample, tokens in zip(record.samples, record.tokens, strict=True)
-        ],
-    }
+def to_json(record: RunRecord) -> dict[str, Any]:
+    """Return the document of a run."""
+    document = {"schema": SCHEMA} | plain(record)
+    document["prompt"] = document["prompts"][0]
+    document["figures"] = flat(Figures, record.figures) if record.figures else None
+    document["summary"] = [line.text for line in ending.lines(record)]
+    document["advice"] = ending.text_of(record, "advice")
+    return document
 
 
-def iteration(i: TextStep) -> dict[str, Any]:
-    """Return the text, the counts and the times of an iteration."""
-    origins = [origin.partition(":")[0] for origin in i.origins]
-    found = {"text": i.text} | vars(i) | {"tokens": len(i.tokens), "origins": origins}
-    return {name: value for name, value in found.items() if name not in ("text_index", "q")}
+def plain(value: Any) -> Any:
+    """Return a value of the record as JSON has it."""
+    if isinstance(value, TextStep):
+        return plain_step(value)
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [*map(plain, value)]
+    return value
 
 
-def shown_tokens(iteration: TextStep) -> set[int]:
-    """Return the tokens that a page shows beside the text."""
-    if iteration.tree:
-        return {*iteration.tree["tokens"]}
-    if not iteration.details:
-        return set()
-    drafts, tested, own = iteration.details.values()
-    return {*drafts, *(token for part in (*tested, own) if part for token, *_ in part["top"])}
+def plain_step(step: TextStep) -> dict[str, Any]:
+    """Return an iteration: its text, the number of its tokens, its counts and its times."""
+    values = {"text": step.text} | vars(step)
+    values["tokens"] = len(step.tokens)
+    return {name: plain(value) for name, value in values.items() if name not in NOT_WRITTEN}
 
 
-def token_text(token: int, encoder: Encoder) -> str:
-    """Return the token's bytes as text; those that are a part of a character as \\xNN."""
-    return encoder.to_bytes([token]).decode("utf-8", "backslashreplace")
+def flat(kind: type, part: Any) -> dict[str, Any]:
+    """Return {name: value} of a part of the figures and of its parts; None for each if there is no such part."""
+    values: dict[str, Any] = {}
+    for f in fields(kind):
+        value = getattr(part, f.name, None)
+        if f.name in FIGURES:
+            values |= flat(FIGURES[f.name], value)
+        else:
+            values[f.name] = plain(value)
+    return values
 
 
-def machine() -> dict:
-    """Return the names and versions of the machine."""
-    return {
-        "platform": platform.platform(),
-        "processor": processor(),
-        "cpus": n_cores(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
+# ---- Back ------------------------------------------------------------------------------------------------------------
 
 
-def processor() -> str:
+def read_run(path: str) -> RunRecord:
+    """Return the run that --json has written to a file. Raises UserError."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        document = json.loads(read_text(path, "run"))
+        schema = document["schema"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UserError(f"{path} is not a run: give a file that --json has written") from None
+    if schema != SCHEMA:
+        raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")
+    try:
+        return from_json(document)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is not a whole run, as --json writes it: {error!r:.80}") from None
+
+
+def from_json(document: Mapping[str, Any]) -> RunRecord:
+    """Return the record of a document. Raises KeyError, TypeError or ValueError if it is not a whole one."""
+    values = dict(document)
+    values["figures"] = parts_of(Figures, document["figures"] or {})
+    for name in ("autoregressive", "speculative"):
+        if values[name]:
+            samples = [sample | {"iterations": steps_of(sample)} for sample in values[name]["samples"]]
+            values[name] = values[name] | {"samples": samples}
+    return build(RunRecord, values)
+
+
+def parts_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Undo flat: {"tokens": ..., "speedup": ...} -> {"counts": {"tokens": ...}, "comparison": {"speedup": ...}}."""
+    own = {f.name: values.get(f.name) for f in fields(kind) if f.name not in FIGURES}
+    parts = {f.name: parts_of(FIGURES[f.name], values) for f in fields(kind) if f.name in FIGURES}
+    is_there = any(value is not None for value in (*own.values(), *parts.values()))
+    return own | parts if is_there else None
+
+
+def steps_of(sample: Mapping[str, Any]) -> list[TextStep]:
+    """Return the iterations of a sample, each with its tokens."""
+    steps = []
+    tokens = iter(sample["tokens"])
+    for values in sample["iterations"]:
+        own = [next(tokens) for _ in range(values["tokens"])]
+        steps.append(build(TextStep, values | {"tokens": own}))
+    return steps
+
+
+def build(kind: Any, value: Any) -> Any:
+    """Return a value of this type from JSON's. Unknown keys are left out; those with a default may be missing."""
+    arguments = [argument for argument in get_args(kind) if argument is not NoneType]
+    if value is None or isinstance(value, TextStep):
+        return value
+    if is_dataclass(kind):
+        types = get_type_hints(kind)
+        parts = {f.name: build(types[f.name], value[f.name]) for f in fields(kind) if f.name in value}
+        return kind(**parts)  # type: ignore[operator]  # a class, not an object of it
+    if get_origin(kind) is list and arguments:
+        return [build(arguments[0], part) for part in value]
+    if get_origin(kind) is dict:
+        key, content = arguments
+        return {key(name): build(content, part) for name, part in value.items()}
+    if len(arguments) == 1 and is_dataclass(arguments[0]):  # or None
+        return build(arguments[0], value)
+    return tuple(value) if isinstance(value, list) and kind is not list else value

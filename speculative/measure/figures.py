@@ -1,89 +1,79 @@
-"""The figures of a run, computed from the records of both decoders: acceptance, times, account, predictions.
+"""The figures of a run, computed from the records of both decoders: counts, times, their comparison, predictions.
 
-Figures that depend on K are averages over iterations: they stay right if K varies or a window is cut short.
+Figures that depend on K are averages over steps: they stay right if K varies or a window is cut short.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from statistics import mean, median
+from collections.abc import Iterable, Sequence
+from statistics import mean
 from typing import Any, NamedTuple
 
 from speculative.costs import costs_by_rows, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
+from speculative.measure.doubt import disturbance, reason_to_doubt, spread_of
 from speculative.measure.predictions import Measured, predict
+from speculative.measure.record import (
+    Account,
+    Comparison,
+    Counts,
+    Figures,
+    Level,
+    Predictions,
+    Seconds,
+    Times,
+)
 from speculative.measure.turns import Record
-
-NOISE = 0.05  # share of a time; smaller differences may be chance
-DISAGREE = 1.5  # factor between the measured speedup and its account, from which on one of them is wrong
-DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the times
-MIN_ITERATIONS = 5  # to find that they disagree
-# Figures that are None if only one decoder has run; and all but the first three if the run was too short.
-COMPARISON = ["speedup", "speedup_without_prefill", "doubt", "t_target", "c", "beta", "mean_beta", "blog_speedup"]
-COMPARISON += ["account_blog", "account_leviathan", "predicted", "window_beta", "withheld"]
+from speculative.steps import TextStep
 
 
-def figures(autoregressive: Record | None, speculative: Record, measured: Measured | None = None) -> dict[str, Any]:
-    """Return all figures of a run, ready for JSON. Those that compare the decoders are None if only one has run."""
-    known = costs(speculative)
-    whole = speculative.seconds
-    parts = {name: sum(getattr(i, name) for i in speculative.iterations) for name in ("drafting", "scoring")}
-    parts |= {"rest": max(0.0, whole - sum(parts.values())), "prefill": known.prefill}
-    found = counts(speculative) | dict.fromkeys(COMPARISON)
-    found |= {"runs": speculative.runs, "t_draft": known.draft, "waited": speculative.waited}
-    found |= {"seconds": {"autoregressive": None, "speculative": whole, **parts}}
+def figures(autoregressive: Record | None, speculative: Record, measured: Measured | None = None) -> Figures:
+    """Return the figures of a run. measured: what predictions need beside it."""
+    counts = count(speculative.iterations)
+    costs = costs_of(speculative)
+    times = times_of(autoregressive, speculative, costs)
     if not autoregressive:
-        return found
-    of_rows = costs(autoregressive)
-    ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
-    found["seconds"]["autoregressive"] = autoregressive.seconds
-    found["waited"] += autoregressive.waited
-    found["speedup"] = ratio * autoregressive.seconds / whole
-    found["speedup_without_prefill"] = ratio * (autoregressive.seconds - of_rows.prefill) / (whole - known.prefill)
-    rows = [i.seconds for i in autoregressive.iterations if i.seconds and not i.prefill and not i.derived]
-    t_target = of_rows.rows.get(1)
-    if t_target and known.rows and known.draft is not None:
-        found |= account(speculative, t_target, known, found)
-    found["doubt"] = reason_to_doubt(found, median(rows) / min(rows) if rows else None)
-    if measured and found["account_blog"] and found["alpha"] is not None:
-        # predictions need the times of a machine at rest
-        found["withheld"] = disturbance(found) or reason_to_doubt(found, spread=1.0)
-        if not found["withheld"]:
-            found |= predict(autoregressive, speculative, known.prefill, known.rows | {1: t_target}, measured)
-    return found
+        return Figures(counts, times, None, None, None)
+    rows = costs_of(autoregressive)
+    comparison = compare(autoregressive, speculative, rows, costs, counts, times)
+    account = comparison.account
+    if not (measured and account and counts.alpha is not None):
+        return Figures(counts, times, comparison, None, None)
+    # Predictions need the times of a machine at rest.
+    withheld = disturbance(times) or comparison.doubt
+    if withheld:
+        return Figures(counts, times, comparison, None, withheld)
+    seconds = costs.rows | {1: account.t_target}
+    predicted = predict(autoregressive, speculative, costs.prefill, seconds, measured)
+    return Figures(counts, times, comparison, Predictions(**predicted), None)
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
 
 
-def counts(speculative: Record) -> dict[str, Any]:
+def count(steps: Sequence[TextStep]) -> Counts:
     """Count the drafts, and those that were tested and accepted."""
-    iterations = speculative.iterations
-    alpha = [a for i in iterations for a in i.alpha]
-    tested = Counter(j for i in iterations for j in range(len(i.alpha)))
-    accepted = Counter(j for i in iterations for j in range(i.accepted))
-    by_source = Counter(name for i in iterations for name in i.source[: len(i.alpha)])
-    passed = Counter(name for i in iterations for name in i.source[: i.accepted])
-    histogram = Counter(len(i.tokens) for i in iterations)
-    [(usual, _)] = Counter(i.drafted for i in iterations).most_common(1)
-    levels: dict[str, list] = {}
-    for iteration in iterations:
-        for name, calls in iteration.levels.items():
-            levels.setdefault(name, []).extend(calls)
-    return {
-        **sums([(len(i.tokens), i.drafted, i.accepted) for i in iterations]),
-        "alpha": mean(alpha) if alpha else None,
-        "tree": any(i.tree for i in iterations),
-        "usual_K": usual,
-        "tokens_per_iteration_histogram": {str(n): histogram[n] for n in sorted(histogram)},
-        "tested_by_position": [tested[j] for j in range(len(tested))],
-        "accepted_by_position": [accepted[j] for j in range(len(tested))],
-        "by_source": {name: [passed[name], n] for name, n in by_source.most_common()},
-        "levels": [{"name": name, **sums(calls)} for name, calls in levels.items() if calls],
-    }
+    chances = [chance for step in steps for chance in step.alpha]
+    n_tested = [len(step.alpha) for step in steps]
+    n_accepted = [step.accepted for step in steps]
+    tested = by_position(n_tested)
+    histogram = Counter(len(step.tokens) for step in steps)
+    [(usual_K, _)] = Counter(step.drafted for step in steps).most_common(1)
+    return Counts(
+        **sums((len(step.tokens), step.drafted, step.accepted) for step in steps),
+        alpha=mean(chances) if chances else None,
+        tree=any(step.tree for step in steps),
+        usual_K=usual_K,
+        tokens_per_iteration_histogram={str(n): histogram[n] for n in sorted(histogram)},
+        tested_by_position=tested,
+        accepted_by_position=by_position(n_accepted, len(tested)),
+        by_source=by_source(steps),
+        levels=levels_of(steps),
+    )
 
 
-def sums(calls: Sequence) -> dict[str, Any]:
-    """(tokens, drafted, accepted) of each call of the target, or of the model of a level -> their counts."""
+def sums(calls: Iterable[Sequence[int]]) -> dict[str, Any]:
+    """(tokens, drafted, accepted) of each call of the target, or of the model of a level -> the fields of Sums."""
+    calls = [*calls]
     n_tokens, drafted, accepted = (sum(column) for column in zip(*calls, strict=True))
     return {
         "iterations": len(calls),
@@ -97,6 +87,31 @@ def sums(calls: Sequence) -> dict[str, Any]:
     }
 
 
+def by_position(lengths: Sequence[int], n: int | None = None) -> list[int]:
+    """Return how many of these lengths reach each of the positions 1, 2, ..., n; n: the longest, if it is left out."""
+    n = max(lengths) if n is None else n
+    return [sum(length >= position for length in lengths) for position in range(1, n + 1)]
+
+
+def by_source(steps: Sequence[TextStep]) -> dict[str, list[int]]:
+    """{drafter: [accepted, tested]} of its drafts, the drafter with the most tested first."""
+    tested: Counter[str] = Counter()
+    accepted: Counter[str] = Counter()
+    for step in steps:
+        tested.update(step.source[: len(step.alpha)])
+        accepted.update(step.source[: step.accepted])
+    return {name: [accepted[name], n] for name, n in tested.most_common()}
+
+
+def levels_of(steps: Sequence[TextStep]) -> list[Level]:
+    """Return the sums of each level of a staged drafter, the outermost first."""
+    calls: dict[str, list] = {}
+    for step in steps:
+        for name, of_step in step.levels.items():
+            calls.setdefault(name, []).extend(of_step)
+    return [Level(**sums(of_level), name=name) for name, of_level in calls.items() if of_level]
+
+
 # ---- The times -------------------------------------------------------------------------------------------------------
 
 
@@ -108,68 +123,88 @@ class Costs(NamedTuple):
     prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
 
 
-def costs(run: Record) -> Costs:
-    """Return the mean times of a decoder's calls. The time of empty proposals belongs to the tokens of the others."""
-    timed = [i for i in run.iterations if i.seconds]  # of texts that are decoded together, the first one's
-    rows = costs_by_rows((i.drafted + 1, i.seconds - i.drafting) for i in timed if not i.prefill)
-    proposals = [i for i in timed if not i.draft_prefill]
-    drafted = sum(i.drafted for i in proposals)
-    draft = None if any(i.drafted for i in timed) else 0.0
+def costs_of(record: Record) -> Costs:
+    """Return the mean times of a decoder's calls."""
+    timed = [step for step in record.iterations if step.seconds]  # of texts decoded together, the first has the times
+    rows = costs_by_rows((step.drafted + 1, step.seconds - step.drafting) for step in timed if not step.prefill)
+    t_draft = seconds_of_a_draft(timed)
+    return Costs(rows, t_draft, prefill_seconds(timed, rows, t_draft or 0.0))
+
+
+def seconds_of_a_draft(timed: Sequence[TextStep]) -> float | None:
+    """Return the seconds of a draft token; 0 if nothing was drafted, None if each proposal read the prompt. The time of
+    empty proposals belongs to the tokens of the others."""
+    proposals = [step for step in timed if not step.draft_prefill]
+    drafted = sum(step.drafted for step in proposals)
     if drafted:
-        draft = sum(i.drafting for i in proposals) / drafted
+        return sum(step.drafting for step in proposals) / drafted
+    return None if any(step.drafted for step in timed) else 0.0
+
+
+def prefill_seconds(timed: Sequence[TextStep], rows: dict[int, float], t_draft: float) -> float:
+    """Return the seconds of reading the prompt: what the calls that read it took beyond those that did not."""
     if not rows:
-        return Costs(rows, draft, 0.0)
+        return 0.0
     window = line_through(rows)
-    prefill = [i.seconds - i.drafting - window(i.drafted + 1) for i in timed if i.prefill]
-    prefill += [i.drafting - i.drafted * (draft or 0.0) for i in timed if i.draft_prefill]
-    return Costs(rows, draft, sum(max(0.0, seconds) for seconds in prefill))
+    seconds = 0.0
+    for step in timed:
+        if step.prefill:
+            seconds += max(0.0, step.seconds - step.drafting - window(step.drafted + 1))
+        if step.draft_prefill:
+            seconds += max(0.0, step.drafting - step.drafted * t_draft)
+    return seconds
 
 
-def account(speculative: Record, t_target: float, known: Costs, found: dict) -> dict[str, Any]:
+def times_of(autoregressive: Record | None, speculative: Record, costs: Costs) -> Times:
+    drafting = sum(step.drafting for step in speculative.iterations)
+    scoring = sum(step.scoring for step in speculative.iterations)
+    seconds = Seconds(
+        autoregressive=autoregressive.seconds if autoregressive else None,
+        speculative=speculative.seconds,
+        drafting=drafting,
+        scoring=scoring,
+        rest=max(0.0, speculative.seconds - drafting - scoring),
+        prefill=costs.prefill,
+    )
+    waited = speculative.waited + (autoregressive.waited if autoregressive else 0.0)
+    return Times(seconds, speculative.runs, waited, costs.draft)
+
+
+# ---- Both decoders ---------------------------------------------------------------------------------------------------
+
+
+def compare(
+    autoregressive: Record, speculative: Record, rows: Costs, costs: Costs, counts: Counts, times: Times
+) -> Comparison:
+    """Return the speedup, its doubt and its account. rows: costs of the autoregressive decoder; costs: of the other."""
+    ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
+    t_target = rows.rows.get(1)
+    account = None
+    if t_target and costs.rows and costs.draft is not None:
+        account = account_of(speculative, counts, t_target, costs.draft, costs.rows)
+    speedup = ratio * autoregressive.seconds / speculative.seconds
+    without = ratio * (autoregressive.seconds - rows.prefill) / (speculative.seconds - costs.prefill)
+    comparison = Comparison(speedup, without, None, account)
+    doubt = reason_to_doubt(counts, times, comparison, spread_of(autoregressive.iterations))
+    return Comparison(speedup, without, doubt, account)
+
+
+def account_of(speculative: Record, counts: Counts, t_target: float, t_draft: float, rows: dict[int, float]) -> Account:
     """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
-    windows = [i.drafted for i in speculative.iterations]
-    K = found["mean_K"]
-    c = known.draft / t_target  # type: ignore[operator]  # figures() asks for it
-    window = line_through(known.rows)
+    windows = [step.drafted for step in speculative.iterations]
+    c = t_draft / t_target
+    window = line_through(rows)
     beta = mean(window(m + 1) for m in windows) / t_target
     leviathan = None
-    if found["alpha"] is not None and not found["tree"] and not speculative.rule.blocks:
-        leviathan = mean(leviathan_tokens(found["alpha"], m) for m in windows) / (K * c + beta)
-    return {
-        "t_target": t_target,
-        "c": c,
-        "beta": {str(rows): seconds / t_target for rows, seconds in known.rows.items()},
-        "mean_beta": beta,
-        "blog_speedup": blog_speedup(found["r"], K, c),
-        "account_blog": blog_speedup(found["r"], K, c, beta),
-        "account_leviathan": leviathan,
-    }
-
-
-def disturbance(f: dict[str, Any]) -> str | None:
-    """Say for how long threads had no core. None if that took little of the decodes' time."""
-    whole = f["seconds"]["speculative"] + (f["seconds"]["autoregressive"] or 0.0)
-    waited = f"threads waited {f['waited']:.3g} s in all for a core that other programs had"
-    return waited if f["waited"] >= DISTURBED * whole else None
-
-
-def reason_to_doubt(f: dict[str, Any], spread: float | None) -> str | None:
-    """Return the reason to doubt the measured speedup, or None.
-
-    spread: median / least time of the calls with one row, within which a figure is no surprise; None if not known.
-    """
-    most = f["tokens_per_iteration"]
-    limit = (1 + NOISE) * most * (spread or 1)
-    if f["speedup"] > limit:
-        return f"{most:.2f} tokens for each call of the target allow no such speedup"
-    without = f["speedup_without_prefill"]
-    if without > limit:
-        return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
-    if f["mean_beta"] is None:
-        return None
-    if spread and f["mean_beta"] * spread < 1 - NOISE:
-        return "calls of the target with several tokens took less time than calls with one"
-    ratio = without / f["account_blog"]
-    if f["iterations"] >= MIN_ITERATIONS and not 1 / DISAGREE < ratio < DISAGREE:
-        return f"the times of single calls say {f['account_blog']:.2f}"
-    return None
+    if counts.alpha is not None and not counts.tree and not speculative.rule.blocks:
+        tokens = mean(leviathan_tokens(counts.alpha, m) for m in windows)
+        leviathan = tokens / (counts.mean_K * c + beta)
+    return Account(
+        t_target=t_target,
+        c=c,
+        beta={str(n): seconds / t_target for n, seconds in rows.items()},
+        mean_beta=beta,
+        blog_speedup=blog_speedup(counts.r, counts.mean_K, c),
+        account_blog=blog_speedup(counts.r, counts.mean_K, c, beta),
+        account_leviathan=leviathan,
+    )

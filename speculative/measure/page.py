@@ -5,25 +5,30 @@ The page loads nothing: its own policy forbids that, and any script but these.
 
 import base64
 import hashlib
+import html
 import json
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, zip_longest
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from speculative import drafters
-from speculative.decoding import DECODERS
+from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
-from speculative.measure import report
-from speculative.measure.report import digits, duration, many
+from speculative.measure import ending, tables
+from speculative.measure.close_up import close_ups, opening
+from speculative.measure.race import Placed, lanes, placed_steps, race_seconds
+from speculative.measure.record import RunRecord
+from speculative.measure.words import label, many
+from speculative.options import DEMO, FIELDS, Options
 from speculative.values import as_typed
 
 WEB = Path(__file__).parent / "web"
 STYLES = [WEB / "page.css"]
 SCRIPTS = [WEB / f"{name}.js" for name in ("elements", "text", "race", "glass", "grid")]
-N_FINDINGS = 3  # lines of the summary: whether the texts are equal, the speedup, the acceptance
+RESULT = ("texts", "law", "blog", "acceptance")  # lines of the ending below the headline
+REASONS = ("alpha", "time", "account", "engine", "note")  # those that say why
 ORIGINS = {  # of a token -> its explanation
     "accepted": "proposed by the drafter, accepted by the target",
     "resampled": "sampled by the target after it rejected a draft",
@@ -32,26 +37,30 @@ ORIGINS = {  # of a token -> its explanation
 }
 FACTS = ["draft_model_size", "target_model_size", "drafter", "K", "tree", "accept"]  # options in the header
 FACTS += [*Filters._fields, "draft_temperature", "stop", "seed", "engine"]
-COMPARISONS = {  # of a draft's test, by the kind of rule
-    "token": "u · p = {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
-    "lenient": "B · u · p = {B} · {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
-    "block": "w = {w}; u = {u} {sign}\u00a0{h}\u00a0=\u00a0h",
-    "typical": "q = {q}{more}, of the typical tokens",
-}
-VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space of a token that is shown alone
+# Options that are not in a run's command: where it was shown, and the prompt, which is the run's own.
+NOT_IN_COMMAND = {"prompt", "quiet", "verbose", "stream", "json", "html", "interactive", "serve"}
+FAST = ("drafter", "K", "accept")  # options that --fast stands for
 
 
-def page(run: dict) -> str:
-    """Return the page of a run's document, which has one text of each decoder, as HTML."""
-    return fill(WEB / "page.html", STYLES, SCRIPTS, page_data(run))
+def page(record: RunRecord) -> str:
+    """Return the page of a run, which has one text of each decoder, as HTML."""
+    data = page_data(record)
+    return fill(WEB / "page.html", STYLES, SCRIPTS, data, title=f"{data['headline']}: speculative sampling")
 
 
-def fill(template: Path, styles: Sequence[Path], scripts: Sequence[Path], data: Any) -> str:
-    """Return a template with its style, scripts, data and policy."""
-    style, script = ("\n".join(path.read_text("utf-8") for path in paths) for paths in (styles, scripts))
-    parts = {"style": style, "script": script, "style hash": sha256(style), "script hash": sha256(script)}
+def fill(template: Path, styles: Sequence[Path], scripts: Sequence[Path], data: Any, title: str = "") -> str:
+    """Return a template with its style, scripts, data, policy and title."""
+    style = "\n".join(path.read_text("utf-8") for path in styles)
+    script = "\n".join(path.read_text("utf-8") for path in scripts)
     written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    parts["data"] = written.replace("<", r"\u003c")  # so that no text can end its <script> element
+    parts = {
+        "title": html.escape(title),
+        "style": style,
+        "style hash": sha256(style),
+        "script": script,
+        "script hash": sha256(script),
+        "data": written.replace("<", r"\u003c"),  # so that no text can end its <script> element
+    }
     return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], template.read_text("utf-8"))
 
 
@@ -63,176 +72,123 @@ def sha256(text: str) -> str:
 # ---- The data --------------------------------------------------------------------------------------------------------
 
 
-def page_data(run: dict) -> dict:
-    """Return all that the page draws, as plain numbers and strings. run: the JSON document of one prompt."""
-    o = run["options"]
-    f = run["figures"]
-    rule = run["rule"]
-    kind, lossy = rule["name"].partition(":")[0], "" if rule["lossless"] else f"--accept {rule['name']}"
-    decoders = {name: [*placed(run[name])] for name in DECODERS if name in run}
-    iterations = decoders["speculative"]
-    total = max(one[-1]["end"] for one in decoders.values())
-    roles = [*reversed(drafters.roles_of(o["drafter"]) or ["draft"])]  # a line for each, the innermost first
-    lines = {"autoregressive": ["target"], "speculative": [*roles, "target"]}
-    names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
-    before = accumulate((i["text"] for i in iterations), initial=run["prompt"]["text"])
+def page_data(record: RunRecord) -> dict[str, Any]:
+    """Return all that the page draws, as plain numbers and strings."""
+    o = record.options
+    f = record.figures
+    placed = {name: placed_steps(decoder) for name, decoder in record.decoders.items()}
+    speculative = placed["speculative"]
+    grid = tables.grid(f)
     return {
-        **findings(run),
-        "facts": facts(run),
-        "options": [[name, as_typed(name, v)] for name, v in (o | run["machine"]).items() if v is not None],
-        "prompt": run["prompt"]["text"],
-        "legend": legend(iterations),
-        "lanes": {name: lane_data(name.capitalize(), one, total, lines[name]) for name, one in decoders.items()},
-        "seconds": total,
-        "derived": iterations[0]["derived"],
-        "greedy": o["temperature"] == 0,
-        "rule": {"kind": kind, "lossy": lossy},
-        "iterations": [close_up(i, text, rule["name"], names) for i, text in zip(iterations, before, strict=False)],
-        "opening": opening(iterations),
-        "reasons": [line for line in run["summary"][N_FINDINGS:] if line != run["advice"]],
-        "charts": report.charts(f),
-        "table": report.table(f, rule["formula"]),
-        "advice": run["advice"],
-        "drafter": o["drafter"],
-        "grid": report.grid(f),
+        **findings(record),
+        "command": command(o, record.prompts[0].text),
+        "facts": facts(record),
+        "options": every_option(record),
+        "prompt": record.prompts[0].text,
+        "legend": legend(speculative),
+        "marks": marks(f.counts.by_source),
+        "lanes": lanes(record, placed),
+        "seconds": race_seconds(placed),
+        "derived": speculative[0].step.derived,
+        "greedy": o.temperature == 0,
+        "rule": rule_data(record),
+        "iterations": close_ups(record, speculative),
+        "opening": opening(speculative),
+        "reasons": [line.text for line in ending.lines(record) if line.kind in REASONS],
+        "charts": tables.charts(f.counts),
+        "table": tables.figure_rows(record),
+        "advice": ending.text_of(record, "advice"),
+        "grid": grid and grid._asdict(),
     }
 
 
-# ---- The result ------------------------------------------------------------------------------------------------------
+def findings(record: RunRecord) -> dict[str, Any]:
+    """Return the headline, and the lines below it that say what was measured."""
+    lines = [line.text for line in ending.lines(record) if line.kind in RESULT]
+    rest = ending.pace(record) if record.figures.comparison else ending.ALONE
+    return {"headline": ending.headline(record), "lines": [rest[0].upper() + rest[1:], *lines]}
 
 
-def findings(run: dict) -> dict:
-    """Return the headline, and the summary's lines that say what was measured."""
-    f = run["figures"]
-    lines = run["summary"][:N_FINDINGS]
-    if f["speedup"] is None:
-        headline, _, lines[0] = lines[0].partition(". ")
-    else:
-        headline = f"{f['speedup']:.2f} times as fast" + ", doubtful" * bool(f["doubt"])
-        lines = [line.removeprefix("Slower: ").removeprefix(f"{headline}: ") for line in lines]
-    return {"headline": headline, "lines": lines}
-
-
-def facts(run: dict) -> list[list[str]]:
-    o = run["options"]
-    unused = ["K"] if o["tree"] else []
-    unused += [] if "draft" in drafters.roles_of(o["drafter"]) else ["draft_model_size"]
-    values = {name: as_typed(name, o[name]) for name in FACTS if o[name] is not None and name not in unused}
-    stand_ins = {size: f"{size}, a stand-in: {what}" for size, what in run["stand_ins"].items()}
-    rows = [[name.replace("_", " "), stand_ins.get(value, value)] for name, value in values.items()]
-    return [*rows, ["machine", f"{run['machine']['processor']}, {many(run['machine']['cpus'], 'core')}"]]
-
-
-def legend(iterations: list[dict]) -> list[list]:
-    """[[origin, drafter or None, explanation], ...] of the origins that occur, then of the drafters if several."""
-    tokens = [token for i in iterations for token in i["tokens"]]
-    origins = Counter(token["origin"] for token in tokens)
-    rows = [[o, None, f"{words}: {many(origins[o], 'token')}"] for o, words in ORIGINS.items() if origins[o]]
-    by = Counter(token["by"] for token in tokens if token["by"])
-    return rows + [["accepted", b, f"proposed by the {report.words(b)}: {many(n, 'token')}"] for b, n in by.items()]
-
-
-# ---- The race --------------------------------------------------------------------------------------------------------
-
-
-def placed(decoder: dict) -> Iterator[dict]:
-    """Yield each iteration of a decoder with its number, its place in time [s] and its tokens."""
-    [sample] = decoder["samples"]
-    several = len({name for i in sample["iterations"] for name in i["source"][: i["accepted"]]}) > 1
-    end = 0.0
-    for number, i in enumerate(sample["iterations"], start=1):
-        by = i["source"][: i["accepted"]] if several else []
-        columns = zip_longest(i["pieces"], i["origins"], by)
-        tokens = [{"text": text, "origin": origin, "by": name} for text, origin, name in columns]
-        begin, end = end, end + i["seconds"]
-        yield i | {"number": number, "begin": begin, "end": end, "tokens": tokens}
-
-
-def lane_data(title: str, iterations: list[dict], total: float, lines: list[str]) -> dict:
-    """One decoder's calls, and its tokens with the time at which each is known. lines: the role of each line."""
-    tokens = [token | {"time": i["end"], "iteration": i["number"]} for i in iterations for token in i["tokens"]]
-    known, stack = -total, 0  # tokens that are known together are drawn on top of each other
-    for token in tokens:
-        stack = stack + 1 if token["time"] - known < 0.002 * total else 0
-        known = token["time"] if stack == 0 else known
-        token["stack"] = stack
+def rule_data(record: RunRecord) -> dict[str, str]:
+    """Return the rule's captions, its name if it is not lossless, and why there are no tests of its drafts."""
+    rule = record.rule
+    reason = f"The rule {rule.name} is a function of yours, whose tests are not known."
+    if not rule.claim:
+        reason = "This run was one compiled loop on the device, which does not return u, p and q."
+        reason += " With --engine numpy they are here."
     return {
-        "title": title,
-        "label": f"{title}: {many(len(iterations), 'call')} of the target, {duration(iterations[-1]['end'])}",
-        "calls": [call for i in iterations for call in calls_of(i, lines)],
-        "lines": len(lines),
-        "tokens": tokens,
+        "step_3": rule.step_3,
+        "replaced_by": rule.replaced_by,
+        "lossy": "" if rule.lossless else f"--accept {rule.name}",
+        "no_tests": reason,
     }
 
 
-def calls_of(i: dict, lines: list[str]) -> list[dict]:
-    """The models' calls in one iteration. A drafter without a model counts as one call."""
-    calls = i["calls"]
-    if i["drafting"] and len(calls) == 1:
-        calls = [["draft", 0.0, i["drafting"]], *calls]
-    return [
-        {
-            "kind": "target" if role == "target" else "draft" if role in lines[:1] else "level",
-            "line": lines.index(role) if role in lines else 0,
-            "begin": i["begin"] + begin,
-            "seconds": seconds,
-            "words": f"{report.words(role)} {duration(seconds)}",
-            "iteration": i["number"],
-        }
-        for role, begin, seconds in calls
-    ]
+# ---- The header ------------------------------------------------------------------------------------------------------
 
 
-# ---- One iteration ---------------------------------------------------------------------------------------------------
+def command(o: Options, prompt: str) -> str:
+    """Return the command that decodes this run again."""
+    words = ["python", "main.py"]
+    for name, f in FIELDS.items():
+        value = getattr(o, name)
+        usual = {f.default, DEMO.get(name)} if o.demo else {f.default}
+        if value in usual or name in NOT_IN_COMMAND or (o.fast and name in FAST):
+            continue
+        for one in value if name == "stop" and isinstance(value, tuple) else (value,):
+            words += [f"--{name}"] if one is True else [f"--{name}", as_typed(name, one)]
+    if not o.prompt_file and prompt != (DEMO["prompt"] if o.demo else FIELDS["prompt"].default):
+        words += ["--prompt", prompt]
+    return shlex.join(words)
 
 
-def opening(iterations: list[dict]) -> int:
-    """Return the number of the iteration to show first: a rejection after an accepted draft teaches most."""
-    rejections = [i for i in iterations if i["accepted"] < i["drafted"]]
-    return next((i["number"] for i in sorted(rejections, key=lambda i: i["accepted"] == 0)), 1)
+def facts(record: RunRecord) -> list[list[str]]:
+    """Return [name, value] of the options in the header, and the machine."""
+    o = record.options
+    unused = {"K"} if o.tree else set()
+    if "draft" not in record.roles:
+        unused.add("draft_model_size")
+    stand_ins = {model.size: model.stand_in for model in record.models if model.stand_in}
+    rows = []
+    for name in FACTS:
+        value = getattr(o, name)
+        if value is None or name in unused:
+            continue
+        typed = as_typed(name, value)
+        about = f", a stand-in: {stand_ins[typed]}" if typed in stand_ins else ""
+        rows.append([name.replace("_", " "), typed + about])
+    return [*rows, ["machine", f"{record.machine.processor}, {many(record.machine.cpus, 'core')}"]]
 
 
-def close_up(i: dict, before: str, rule: str, names: dict[int, str]) -> dict:
-    """One iteration: its drafts, their tests, and the target's own token; before: the text. Captions: glass.js."""
-    shown = {name: i[name] for name in ("accepted", "drafted", "draft_prefill", "prefill")} | {
-        "before": ("…" if len(before) > 60 else "") + before[-60:],
-        "origin": i["tokens"][-1]["origin"] if len(i["tokens"]) > i["accepted"] else None,
-        "drafting": duration(i["drafting"]),
-        "scoring": duration(i["scoring"]),
-    }
-    if i["tree"]:
-        return shown | {"tree": branches(i["tree"], names)}
-    if not i["details"]:
-        return shown
-    drafts, tested, own = i["details"].values()
-    by = map(report.words, i["source"]) if len({*i["source"]}) > 1 else [""] * len(drafts)
-    return shown | {
-        "drafts": [[names[draft], name] for draft, name in zip(drafts, by, strict=True)],
-        "tested": [{"passed": t["passed"], "formula": comparison(t, rule), **likeliest(t, names)} for t in tested],
-        "own": own and {"from": own["from"], "u": digits(own["u"]), **likeliest(own, names)},
-    }
+def every_option(record: RunRecord) -> list[list[str]]:
+    """Return [name, value] of all options that are set, and of the machine."""
+    values = vars(record.options) | vars(record.machine)
+    return [[name, as_typed(name, value)] for name, value in values.items() if value is not None]
 
 
-def likeliest(drawn: dict, names: dict[int, str]) -> dict:
-    """A token, and the likeliest tokens in its place with their probabilities, and the number of the token's row."""
-    rows = [[names[token], *chances] for token, *chances in drawn["top"]]
-    number = [token for token, *_ in drawn["top"]].index(drawn["token"])
-    return {"token": names[drawn["token"]], "rows": rows, "drawn": number}
+# ---- The key ---------------------------------------------------------------------------------------------------------
 
 
-def branches(tree: dict, names: dict[int, str], node: int = 0) -> list[list]:
-    """The children of a node of a tree: [token, whether it was accepted, its children]."""
-    return [
-        [names[token], n in tree["path"], branches(tree, names, n)]
-        for n, (token, parent) in enumerate(zip(tree["tokens"], tree["parents"], strict=True), start=1)
-        if parent == node
-    ]
+def legend(steps: Sequence[Placed]) -> list[list]:
+    """Return [origin, drafter or None, explanation] of the origins that occur; of accepted tokens, if several drafters
+    proposed them, of each drafter."""
+    tokens = [token for placed in steps for token in placed.tokens]
+    origins = Counter(token.origin for token in tokens)
+    proposed = Counter(token.by for token in tokens if token.by)
+    rows: list[list] = []
+    for name, n in proposed.items():
+        rows.append(["accepted", name, f"proposed by the {label(name)}, accepted by the target: {many(n, 'token')}"])
+    for origin, words in ORIGINS.items():
+        if origins[origin] and not (origin == "accepted" and proposed):
+            rows.append([origin, None, f"{words}: {many(origins[origin], 'token')}"])
+    return rows
 
 
-def comparison(test: dict, rule: str) -> str:
-    """The numbers that a rule compared, in the rule's own letters."""
-    kind, _, number = rule.partition(":")
-    known = {name: digits(value) for name, value in test.items() if name in ("u", "p", "q", "w", "h")}
-    known["product"] = digits(float(number or 1) * test["u"] * test["p"])
-    sign, more = ("<", " > 0") if test["passed"] else ("≥", "")
-    return COMPARISONS.get(kind, "u = {u}, p = {p}, q = {q}").format(B=number, sign=sign, more=more, **known)
+def marks(names: Iterable[str]) -> dict[str, str]:
+    """Return {drafter: the letter at its tokens}. The draft model's have none."""
+    letters = {}
+    for name in names:
+        spec = DRAFTERS.get(name)
+        if letter := spec.mark if spec else name[:1]:
+            letters[name] = letter
+    return letters

@@ -4,11 +4,17 @@ import html
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from speculative.checkpoints.names import model_folder
-from speculative.measure.document import document
+from speculative.measure import ending
+from speculative.measure.document import to_json
+from speculative.measure.observe import make_record
 from speculative.measure.page import page
+from speculative.measure.record import RunRecord
 from speculative.measure.turns import timed_turns
+from speculative.options import Options
 from speculative.session import Session
 from speculative.support.files import check_outputs, write_json, write_text
 from speculative.support.progress import working
@@ -17,66 +23,70 @@ from speculative.values import checked, whole
 FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of the page in a notebook
 
 
-def check_files(outputs: Sequence[str | None], options: dict) -> None:
+def check_files(outputs: Sequence[str | None], o: Options) -> None:
     """Raise UserError if one of these files cannot be written, or belongs to what a run with these options reads."""
-    models_dir = options["models_dir"]
-    folders = [model_folder(options[f"{role}_model_size"], models_dir) for role in ("target", "draft")]
-    check_outputs(
-        outputs, [options.get("prompt_file"), options["ngram_text"], os.path.join(models_dir, "packed"), *folders]
-    )
+    models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
+    packed = os.path.join(o.models_dir, "packed")
+    check_outputs(outputs, [o.prompt_file, o.ngram_text, packed, *models])
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
     """One prompt, decoded with both."""
 
-    document: dict  # see document.py
+    record: RunRecord
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The run as --json writes it: see docs/output.md."""
+        return to_json(self.record)
 
     @property
     def text(self) -> str:
         """The text that the speculative decoder added to the prompt."""
-        return self.document["speculative"]["samples"][0]["text"]
+        return self.record.speculative.samples[0].text
 
     @property
     def autoregressive(self) -> str:
         """The text that the autoregressive decoder added."""
-        return self.document["autoregressive"]["samples"][0]["text"]
+        return self.record.autoregressive.samples[0].text
 
     @property
-    def iterations(self) -> list[dict]:
+    def iterations(self) -> list[dict[str, Any]]:
         """The iterations of the speculative decoder, in seconds: pandas.DataFrame(run.iterations)."""
         return self.document["speculative"]["samples"][0]["iterations"]
 
     @property
-    def figures(self) -> dict:
+    def figures(self) -> dict[str, Any]:
+        """{name: figure}: see docs/output.md."""
         return self.document["figures"]
 
     @property
     def speedup(self) -> float:
         """Autoregressive time / speculative time, per token."""
-        return self.figures["speedup"]
+        return self.record.figures.speedup
 
     @property
     def r(self) -> float:
         """The acceptance rate: tokens / Σ over iterations of (drafted + 1)."""
-        return self.figures["r"]
+        return self.record.figures.counts.r
 
     def html(self) -> str:
         """Return the page that replays the run."""
-        return page(self.document)
+        return page(self.record)
 
     def page(self, path: str) -> None:
         """Write the page. Raises UserError."""
-        check_files([path], self.document["options"])
+        check_files([path], self.record.options)
         write_text(path, self.html())
 
     def json(self, path: str) -> None:
         """Write the document. Raises UserError."""
-        check_files([path], self.document["options"])
+        check_files([path], self.record.options)
         write_json(path, self.document)
 
     def __repr__(self) -> str:
-        return "\n".join(self.document["summary"])
+        return "\n".join(line.text for line in ending.lines(self.record))
 
     def _repr_html_(self) -> str:
         # In a frame with a sandbox: the page's style and scripts do not meet those of the notebook.
@@ -101,4 +111,4 @@ def compare(
     with working("decoding", 2 * N, "token", quiet=bool(watch)) as bar:
         show = watch or (lambda name, step: bar.update(len(step.tokens)))
         records = [*timed_turns(session, [prompt], N, repeats=repeats, watch=show)]
-    return Run(document(session, [prompt], records, prompt=prompt, n_tokens_to_generate=N))
+    return Run(make_record(session, [prompt], records, prompt=prompt, n_tokens_to_generate=N))

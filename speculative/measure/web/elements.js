@@ -35,12 +35,15 @@ function set(node, attributes) {
 /** A token in the colour of its origin; its style shows a sign if its text is invisible. */
 function tokenSpan({ text, origin, by }, attributes = {}) {
   const blank = text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "";
-  return make(`span.token.${origin}.${blank}`, { "data-by": by, ...attributes }, text);
+  return make(`span.token.${origin}.${blank}`, { "data-mark": markOf(by), ...attributes }, text);
 }
+
+/** The letter at the tokens of a drafter; the draft model's have none. */
+const markOf = (drafter) => data.marks[drafter];
 
 function legend(list, rows) {
   for (const [origin, by, words] of rows) {
-    list.append(make("li", make(`span.token.${origin}`, { "data-by": by }, origin), ` ${words}`));
+    list.append(make("li", make(`span.token.${origin}`, { "data-mark": markOf(by) }, origin), ` ${words}`));
   }
 }
 

@@ -26,21 +26,9 @@ function showIteration(position) {
     `Iteration ${chosen} of ${data.iterations.length}: ${verdict}; the target's own token: ${own}.`;
   const tokens = speculative.tokens.filter(({ iteration }) => iteration === chosen);
   const context = make("p.text", make("span.prompt", i.before), ...tokens.map((token) => tokenSpan(token)));
-  const steps = i.tree ? treeSteps(i) : i.tested ? chainSteps(i, position) : [make("p", NO_DETAILS)];
+  const steps = i.tree ? treeSteps(i) : i.tested ? chainSteps(i, position) : [make("p", data.rule.no_tests)];
   byId("glass").replaceChildren(context, ...steps);
 }
-
-const NO_DETAILS =
-  "This run was one compiled loop on the device, which does not return u, p and q. With --engine numpy they are here.";
-
-const RULES = {
-  token: ["Accept from left to right, if u < q / p", "max(0, q − p), normalised"],
-  lenient: ["Accept from left to right, if B · u < q / p", "max(0, q − p), normalised"],
-  block: ["Keep the drafts up to the last one that passes: u < h", "max(0, w · q − p), normalised"],
-  typical: ["Accept from left to right what is typical of q", "q, cut to what is typical"],
-};
-// What Step 3 does, and what it resamples from; the last pair is for a rule that was added.
-const [STEP_3, LEFT] = RULES[data.rule.kind] ?? ["Accept or reject the drafts", "what the rule leaves of q"];
 
 const step = (title, ...content) => make("section.step", make("h3", title), ...content);
 const chip = (text, kind = "") => make(`span.chip.${kind}`, text);
@@ -78,7 +66,7 @@ function chainSteps(i, position) {
     return card(parts, j === position && kept);
   });
   const rejected = accepted < m;
-  const left = own?.from === "q" ? "q: p and q differ by rounding alone" : LEFT;
+  const left = own?.from === "q" ? "q: p and q differ by rounding alone" : data.rule.replaced_by;
   if (rejected && own) cards.push(ownCard("In its place", left));
   const unused = m - accepted - 1;
   const last = rejected ? `Not reached: draft ${accepted + 1} was rejected.` : "Not reached: the text ended.";
@@ -86,7 +74,7 @@ function chainSteps(i, position) {
     step(`Step 1. The draft proposes ${many(m, "token")}`, make("p", ...chips, took(i.drafting, i.draft_prefill))),
     step("Step 2. The target scores them in one call", make("p", `One row for each draft and one more: ${rows}`)),
     step(
-      `Step 3. ${STEP_3}`,
+      `Step 3. ${data.rule.step_3}`,
       make("div.cards", ...cards),
       rejected && unused ? make("p", `Not used: ${many(unused, "draft")} after the rejected one.`) : "",
     ),

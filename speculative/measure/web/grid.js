@@ -19,9 +19,7 @@ function showGrid({ drafters, rows, best: [bestDrafter, bestK], run: [K, measure
   const kinds = drafters.map((_, i) => `drafter-${i}`);
   const cell = (speedup, name, k) => {
     const isBest = name === bestDrafter && k === bestK;
-    const isRun = name === data.drafter && k === String(K);
-    const signs = (isBest ? "◇" : "") + (isRun ? "+" : "");
-    const number = make(isBest ? "strong" : "span", `${speedup.toFixed(2)}x ${signs}`);
+    const number = make(isBest ? "strong" : "span", `${speedup.toFixed(2)}x ${isBest ? "◇" : ""}`);
     return make("div", number, bar(kinds[drafters.indexOf(name)], speedup / largest));
   };
   const lines = rows.map(([k, beta, ...speedups]) => [

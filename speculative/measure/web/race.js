@@ -1,4 +1,4 @@
-// 2. The race
+// 1. The race
 
 const total = data.seconds;
 const percent = (time) => `${(100 * time) / (total || 1)}%`;

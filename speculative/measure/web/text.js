@@ -1,7 +1,8 @@
-// The header, and 1. The text
+// The header, and 2. The text
 
 byId("headline").append(data.headline);
 byId("lines").append(shown(data.lines.join(" ")));
+byId("command").append(shown(data.command));
 define(byId("facts"), data.facts);
 define(byId("options"), data.options);
 legend(byId("legend"), data.legend);

@@ -1,0 +1,30 @@
+"""python -m speculative page RUN.json [PAGE.html]: the page of a run that --json has written."""
+
+import os
+from collections.abc import Sequence
+
+from speculative.measure.document import read_run
+from speculative.measure.page import page
+from speculative.support.errors import UserError
+from speculative.support.files import check_outputs, write_text
+from speculative.support.terminal import one_line
+
+USAGE = "python -m speculative page RUN.json [PAGE.html]"
+
+
+def main(words: Sequence[str]) -> None:
+    """Write the page of a run, beside its file if no other place is named. Raises UserError."""
+    if {"-h", "--help"} & {*words}:
+        return print(f"{__doc__}\n\nRUN.json is a file that --json has written; - is standard input or output.")
+    if not 1 <= len(words) <= 2:
+        raise UserError(f"page takes the file of a run, and the file of its page: {USAGE}")
+    path = words[0]
+    output = words[1] if len(words) == 2 else "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
+    check_outputs([output], [path])
+    record = read_run(path)
+    n_texts = len(record.prompts)
+    if n_texts > 1:
+        raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
+    write_text(output, page(record))
+    if output != "-":
+        print(one_line(f"Wrote {output}: the run as a page, for any browser, {os.path.getsize(output) / 1e3:,.0f} kB"))

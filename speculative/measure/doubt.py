@@ -1,0 +1,52 @@
+"""Whether the times of a run can be right. The noisier the machine, the more is doubted."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from speculative.measure.record import Comparison, Counts, Times
+from speculative.steps import TextStep
+
+NOISE = 0.05  # share of a time; on a machine at rest smaller differences may be chance
+DISAGREE = 0.5  # share; if the measured speedup and its account are farther apart, one of them is wrong
+DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the times
+MIN_ITERATIONS = 5  # to find that they disagree
+
+
+def disturbance(times: Times) -> str | None:
+    """Say for how long threads had no core. None if that took little of the decodes' time."""
+    whole = times.seconds.speculative + (times.seconds.autoregressive or 0.0)
+    if times.waited < DISTURBED * whole:
+        return None
+    return f"threads waited {times.waited:.3g} s in total for cores that other programs were using"
+
+
+def spread_of(steps: Sequence[TextStep]) -> float | None:
+    """Return the median / the least time of the calls with one row; None if no call was timed by itself."""
+    rows = [step.seconds for step in steps if step.seconds and not step.prefill and not step.derived]
+    return median(rows) / min(rows) if rows else None
+
+
+def reason_to_doubt(counts: Counts, times: Times, comparison: Comparison, spread: float | None) -> str | None:
+    """Return the reason to doubt the measured speedup, or None.
+
+    A target call that gives n tokens allows a speedup of n at most, if it costs as much as a call with one row. spread:
+    of the times of calls with one row. It only makes the limits narrower: a disturbed machine excuses no figure.
+    """
+    noise = 0.0 if disturbance(times) else NOISE / (spread or 1)
+    most = counts.tokens_per_iteration
+    limit = (1 + noise) * most
+    without = comparison.speedup_without_prefill
+    if comparison.speedup > limit:
+        return f"{most:.2f} tokens for each call of the target allow no such speedup"
+    if without > limit:
+        return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
+    account = comparison.account
+    if not account:
+        return None
+    if spread and account.mean_beta < 1 - NOISE:
+        return "calls of the target with several tokens took less time than calls with one"
+    apart = without / account.account_blog
+    limit = 1 + DISAGREE / (spread or 1)
+    if counts.iterations >= MIN_ITERATIONS and not 1 / limit < apart < limit:
+        return f"the times of single calls say {account.account_blog:.2f}"
+    return None

@@ -1,0 +1,204 @@
+"""The words of a run's ending, which are the same on the screen, in the JSON document and on the page."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from speculative.measure.advice import advice
+from speculative.measure.doubt import disturbance
+from speculative.measure.record import Figures, Model, RunRecord
+from speculative.measure.words import duration, percent, rate_text
+from speculative.options import ModelOptions
+from speculative.support.terminal import one_line
+
+Kind = Literal["speed", "texts", "law", "blog", "acceptance", "alpha", "time", "account", "advice", "engine", "note"]
+WHAT_CAME: tuple[Kind, ...] = ("speed", "texts", "law", "blog")  # the others say why
+ALONE = "The speedup needs both decoders: the same command without --only."
+ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
+
+
+class Line(NamedTuple):
+    """A line of the ending."""
+
+    kind: Kind
+    text: str
+
+
+def lines(record: RunRecord) -> list[Line]:
+    """Return the lines of the ending: first what came, then why."""
+    return [Line(kind, one_line(text)) for kind, text in every_line(record) if text]
+
+
+def text_of(record: RunRecord, kind: Kind) -> str | None:
+    """Return the line of this kind, None if there is none."""
+    return next((line.text for line in lines(record) if line.kind == kind), None)
+
+
+def every_line(record: RunRecord) -> Iterator[tuple[Kind, str | None]]:
+    """Yield the kind and the text of each line; None if there is nothing to say."""
+    f = record.figures
+    yield "speed", f"{headline(record)}: {pace(record)}" if f and f.comparison else f"{headline(record)}. {ALONE}"
+    yield "texts", texts_line(record)
+    yield "law", law_line(record)
+    yield "blog", blog_line(record)
+    if f:
+        yield from why(f)
+    yield "advice", advice(record)
+    yield "engine", engine_line(record.machine.engine_words, record.models, record.options)
+    for note in notes(record):
+        yield "note", f"Note: {note}."
+
+
+def why(f: Figures) -> Iterator[tuple[Kind, str | None]]:
+    """Yield the lines that explain the speed."""
+    if not f.counts.drafted:
+        yield "acceptance", "Nothing was drafted, so this was autoregressive decoding."
+        return
+    yield "acceptance", acceptance_line(f)
+    yield "alpha", alpha_line(f)
+    yield "time", time_line(f)
+    yield "account", account_line(f)
+
+
+# ---- What came -------------------------------------------------------------------------------------------------------
+
+
+def headline(record: RunRecord) -> str:
+    """Return the speedup, or how fast the one decoder was that has run."""
+    f = record.figures
+    if not f or f.speedup is None:
+        [decoder] = record.decoders.values()
+        return f"{rate_text(decoder.n_tokens / decoder.seconds)} tokens a second"
+    doubtful = ", doubtful" if f.doubt else ""
+    return f"{f.speedup:.2f} times as fast{doubtful}"
+
+
+def pace(record: RunRecord) -> str:
+    """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second."""
+    f = record.figures
+    if f.doubt:
+        cause = disturbance(f.times) or "another program probably used the processor"
+        return f"{f.doubt}. {cause[0].upper()}{cause[1:]}: try again."
+    runs = f", medians of {f.times.runs} runs" if f.times.runs > 1 else ""
+    read = f" ({bandwidth(record)} of weights)" if f.account else ""
+    return f"{rate_text(f.rate)} tokens a second instead of {rate_text(f.rate / f.speedup)}{read}{runs}."
+
+
+def bandwidth(record: RunRecord) -> str:
+    """Return how fast the autoregressive decoder read the target's weights, each of them once for a token."""
+    return f"{record.target.weight_bytes / record.figures.account.t_target / 1e9:.3g} GB/s"
+
+
+def texts_line(record: RunRecord) -> str | None:
+    """Say whether the texts are equal, and if not, why."""
+    if len(record.decoders) < 2:
+        return None
+    greedy = record.options.temperature == 0
+    if record.autoregressive.tokens == record.speculative.tokens:
+        return "The texts are equal, token for token" + (", as always at temperature 0." if greedy else ".")
+    if record.difference:
+        return f"The texts differ: {record.difference.text}"
+    if record.rule.claim or not record.rule.lossless:
+        return "The texts differ."
+    return "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
+
+
+def law_line(record: RunRecord) -> str | None:
+    """Say what is claimed of a user's rule, and that a rule is not lossless where it is not."""
+    decoders = record.decoders.values()
+    differ = len({str(decoder.tokens) for decoder in decoders}) > 1
+    matters = record.speculative and (record.options.temperature > 0 or differ)
+    if matters and record.rule.claim:
+        return record.rule.claim
+    if matters and not record.rule.lossless:
+        return f"--accept {record.rule.name} does not keep the target's distribution."
+    return None
+
+
+def blog_line(record: RunRecord) -> str | None:
+    """Say whether the text is the one that the blog printed."""
+    if record.blog_text is None:
+        return None
+    if record.blog_text == 0:
+        return "The blog printed this text too."
+    text = f"This is not the text that the blog printed (it differs from token {record.blog_text} on)"
+    if record.target.stand_in:
+        return f"{text}, because these are stand-ins."
+    return (
+        f"{text}: these are not the official weights, or rounding decided between two tokens with nearly equal logits."
+    )
+
+
+# ---- Why -------------------------------------------------------------------------------------------------------------
+
+
+def acceptance_line(f: Figures) -> str:
+    counts = f.counts
+    if not counts.accepted:
+        return f"None of the {counts.drafted} drafts was accepted, so each target call gives one token."
+    accepted = f"{counts.accepted} of {counts.drafted} drafts accepted ({percent(counts.accepted_share)})."
+    gives = f"{accepted} A target call gives {counts.tokens_per_iteration:.2f}"
+    if counts.tree:
+        return f"{gives} tokens on average; a tree has several drafts for each place."
+    most = counts.mean_K + 1  # no whole number if windows vary
+    tokens = f"of at most {most:.0f} tokens" if most.is_integer() else f"tokens on average (at most {most:.2f})"
+    return f"{gives} {tokens}: acceptance rate r = {counts.r:.2f}."
+
+
+def alpha_line(f: Figures) -> str | None:
+    """The chance of acceptance and the time of a draft, if the speculative decoder has run alone."""
+    if f.counts.alpha is None or f.comparison:
+        return None
+    draft = f" A draft takes {duration(f.times.t_draft)}." if f.times.t_draft else ""
+    return f"A tested draft is accepted with the chance α = {f.counts.alpha:.2f}.{draft}"
+
+
+def time_line(f: Figures) -> str:
+    seconds = f.times.seconds
+    drafting = percent(seconds.drafting / seconds.speculative)
+    scoring = percent(seconds.scoring / seconds.speculative)
+    rest = percent(seconds.rest / seconds.speculative)
+    draft = f" A draft takes c = {f.account.c:.2f} of a target token's time." if f.account else ""
+    return f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.{draft}"
+
+
+def account_line(f: Figures) -> str | None:
+    """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
+    account = f.account
+    if not account or f.doubt:
+        return None
+    n, nodes = ("n", " for n nodes") if f.counts.tree else ("K", "")
+    windows = f.counts.mean_K  # no whole number if windows were cut short at the end
+    mean = "" if windows.is_integer() else f" (mean {n} = {windows:.2f})"
+    return (
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {account.blog_speedup:.2f}{mean}. Scoring {n} + 1 "
+        f"tokens costs β = {account.mean_beta:.2f} times one token here; the blog takes it as 1. With β the formula "
+        f"gives {account.account_blog:.2f}; measured, without the prompt: {f.comparison.speedup_without_prefill:.2f}."
+    )
+
+
+def engine_line(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
+    """Return what ran: the engine, and each model with its weight format."""
+    names = [f"{ROLES.get(model.role, 'copy')} {model.size} in {model.dtype}" for model in models]
+    fast = f" {fast_words(models, o)}" if o.fast else ""
+    return one_line(f"Engine: {engine}. {', '.join(names)}.{fast}")
+
+
+def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
+    """Say what --fast is short for, and what its copy takes."""
+    n_bytes = sum(model.weight_bytes for model in models if model.role not in ROLES)
+    copy = f"; the copy takes {n_bytes / 1e9:.1f} GB" if n_bytes else ""
+    rule = " --accept block" if o.accept == "block" else ""
+    return f"--fast is short for --drafter {o.drafter} --K auto{rule}{copy}."
+
+
+def notes(record: RunRecord) -> Iterator[str]:
+    """Yield what else a reader of the figures has to know."""
+    f = record.figures
+    for model in record.models:
+        if model.stand_in:
+            yield f"{model.size} is a stand-in for the official model: {model.stand_in}"
+    disturbed = f and disturbance(f.times)
+    if disturbed and not f.doubt and not f.withheld:
+        yield disturbed
+    if record.timed and record.options.temperature > 0:
+        yield "--K auto depends on measured times, so the same seed may give another text next time"

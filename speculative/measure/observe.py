@@ -1,0 +1,219 @@
+"""From a session and what its decoders did to the record of the run. This is the one place that asks the session."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speculative.blog.encoder import Encoder
+from speculative.checkpoints.official import HPARAMS
+from speculative.engines import memory
+from speculative.engines.system import n_cores
+from speculative.loading import Packable
+from speculative.measure import ending
+from speculative.measure.figures import figures
+from speculative.measure.predictions import measure
+from speculative.measure.record import (
+    Decoder,
+    Difference,
+    Figures,
+    Machine,
+    Model,
+    PackSaves,
+    Prompt,
+    RuleUsed,
+    RunRecord,
+    Sample,
+)
+from speculative.measure.turns import Record
+from speculative.options import FIELDS, Options
+from speculative.rules import Rule
+from speculative.session import Session
+from speculative.steps import TextStep
+from speculative.support.terminal import without_secrets
+
+PACK_SECONDS = 2  # of reading that packs would save: if it is more, the ending says so
+
+BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with the official 1558M
+    " so powerful that they would be able to think like humans.\n\nIn the 1950s, he proposed a way to build a computer "
+    'that could think like a human. He called it the "T'
+)
+
+
+def make_record(session: Session, prompts: Sequence[str], records: Sequence[Record], **options: Any) -> RunRecord:
+    """Return the record of a run.
+
+    prompts: one for each text. records: of both decoders, or of the one that has run. options: those that differ from
+    the session's.
+    """
+    decoders = {record.name: decoder_of(record) for record in records}
+    both = {record.name: record for record in records}
+    f = run_figures(session, both)
+    return RunRecord(
+        options=options_of(session, options),
+        machine=machine(session),
+        models=models_of(session, "speculative" in both),
+        roles=session.plan.roles[1:],
+        rule=rule_of(session.plan.rule),
+        timed=session.plan.depends_on_times,
+        fast=session.models.fast_drafter() if "draft" in session.plan.roles else None,
+        prompts=[Prompt(text, list(ids)) for text, ids in zip(prompts, records[0].inputs, strict=True)],
+        autoregressive=decoders.get("autoregressive"),
+        speculative=decoders.get("speculative"),
+        figures=f,
+        difference=greedy_difference(session, records),
+        blog_text=first_unlike_the_blogs(session, records[0]),
+        vocabulary=vocabulary(records, session.encoder),
+        packable=packable(session),
+    )
+
+
+# ---- What ran --------------------------------------------------------------------------------------------------------
+
+
+def options_of(session: Session, changed: dict[str, Any]) -> Options:
+    """Return the options of a run. Those that load_pair does not take have their defaults."""
+    o = Options(**(vars(session.options) | changed))
+    return replace(o, source=without_secrets(o.source))
+
+
+def machine(session: Session) -> Machine:
+    """Return the names and versions of the machine, and the engine on it."""
+    return Machine(
+        platform=platform.platform(),
+        processor=processor(),
+        cpus=n_cores(),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        engine=session.options.engine,
+        engine_words=session.engine.words(),
+        exact=session.engine.exact,
+        peak_bytes=memory.peak(),
+        **session.engine.facts(),
+    )
+
+
+def processor() -> str:
+    """Return the CPU's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def models_of(session: Session, drafted: bool = True) -> list[Model]:
+    """Return the networks that ran. drafted: False for the autoregressive decoder alone, which needs the target."""
+    roles = session.plan.networks if drafted else ["target"]
+    models = []
+    for role in roles:
+        spec = session.models.spec(role)
+        network = session.models[role]
+        kernels = session.engine.kernel_words(network)
+        models.append(Model(role, spec.size, spec.dtype, network.weight_bytes, spec.hparams.get("stand_in"), kernels))
+    return models
+
+
+def engine_line(session: Session) -> str:
+    """Return what would run: the engine, and each model with its weight format."""
+    return ending.engine_line(session.engine.words(), models_of(session), session.options)
+
+
+def rule_of(rule: Rule) -> RuleUsed:
+    """Return the rule, and what is claimed of it if it is a user's function."""
+    shared = {f.name: getattr(rule, f.name) for f in fields(RuleUsed) if f.name != "claim"}
+    return RuleUsed(**shared, claim=claim_of(rule))
+
+
+def claim_of(rule: Rule) -> str | None:
+    """Say whether a user's rule claims to be lossless, and what the law of it is, if that was asked."""
+    function = getattr(rule.accept, "__wrapped__", None)
+    if rule.judge or not function:
+        return None
+    verdict = getattr(function, "verdict", None)
+    law = verdict.words.splitlines()[0] if verdict else f"speculative.law({rule.name}) tells if it does."
+    says = "claims" if rule.lossless else "does not claim"
+    return f"The rule {rule.name} {says} to keep the target's distribution. {law}"
+
+
+def packable(session: Session) -> PackSaves | None:
+    """Return what --pack would save, the first time that it is asked."""
+    seconds, n_bytes = session.models.packable
+    if not session.engine.packs or seconds <= PACK_SECONDS:
+        return None
+    session.models.packable = Packable(0.0, 0)
+    return PackSaves(seconds, n_bytes)
+
+
+# ---- What came -------------------------------------------------------------------------------------------------------
+
+
+def decoder_of(record: Record) -> Decoder:
+    samples = []
+    for steps, tokens in zip(record.samples, record.tokens, strict=True):
+        text = "".join(step.text for step in steps)
+        samples.append(Sample(text, tokens, [*map(as_kept, steps)]))
+    return Decoder(record.seconds, record.runs, samples)
+
+
+def as_kept(step: TextStep) -> TextStep:
+    """Return a step as the record has it: its source names the drafters, and q was for the predictions."""
+    return replace(step, origins=[origin.partition(":")[0] for origin in step.origins], q=[], text_index=0)
+
+
+def run_figures(session: Session, records: dict[str, Record]) -> Figures | None:
+    """Return the figures, with predictions if both decoders have run. None if nothing could be drafted."""
+    if "speculative" not in records:
+        return None
+    measured = measure(session, records["speculative"]) if len(records) == 2 else None
+    return figures(records.get("autoregressive"), records["speculative"], measured)
+
+
+def greedy_difference(session: Session, records: Sequence[Record]) -> Difference | None:
+    """Return where two greedy texts differ. None if they are equal, and if differences are no surprise."""
+    o = session.options
+    texts = [record.tokens for record in records]
+    surprising = len(texts) == 2 and texts[0] != texts[1] and o.temperature == 0 and not claim_of(session.plan.rule)
+    if not surprising:
+        return None
+    return Difference(*session.engine.greedy_differences(records[0].inputs, session.models["target"], texts, o.dtype))
+
+
+def first_unlike_the_blogs(session: Session, record: Record) -> int | None:
+    """Return the first token that is not the one that the blog printed, from 1; 0 if all are equal. None if this is not
+    the blog's run, with a target of that name."""
+    target = session.models.spec("target")
+    same_target = (target.size, target.dtype) == ("1558M", "float32")
+    is_official = target.hparams in (HPARAMS["1558M"], HPARAMS["1558M"] | {"stand_in": target.hparams.get("stand_in")})
+    if not (same_target and is_official and session.options.temperature == 0):
+        return None
+    prompt = session.encoder.encode(FIELDS["prompt"].default)
+    tokens = session.encoder.encode(BLOG_TEXT)
+    if [*map(list, record.inputs)] != [prompt] or len(record.tokens[0]) != len(tokens):
+        return None
+    pairs = enumerate(zip(record.tokens[0], tokens, strict=True), start=1)
+    return next((n for n, (token, blogs) in pairs if token != blogs), 0)
+
+
+def vocabulary(records: Sequence[Record], encoder: Encoder) -> dict[int, str]:
+    """Return the texts of the tokens that a page shows beside the text: as bytes, \\xNN if a part of a character."""
+    tokens: set[int] = set()
+    for record in records:
+        for step in record.iterations:
+            tokens |= tokens_beside(step)
+    return {token: encoder.to_bytes([token]).decode("utf-8", "backslashreplace") for token in sorted(tokens)}
+
+
+def tokens_beside(step: TextStep) -> set[int]:
+    if step.tree:
+        return {*step.tree["tokens"]}
+    if not step.details:
+        return set()
+    tokens = {*step.details["drafts"]}
+    for draw in (*step.details["tested"], step.details["own"]):
+        if draw:
+            tokens |= {token for token, *_ in draw["top"]}
+    return tokens

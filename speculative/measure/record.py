@@ -1,0 +1,266 @@
+"""A run as one typed record, made once after the run by observe.py. The words of the ending, the tables, the page and
+the JSON are functions of it alone.
+
+Seconds throughout. The comment of a field is its line in docs/output.md: python -m benchmarks output prints the tables.
+"""
+
+from dataclasses import dataclass
+
+from speculative.options import Options
+from speculative.steps import TextStep
+
+# ---- What ran --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine, and the engine on it."""
+
+    platform: str  # the system's name and version
+    processor: str  # the CPU's name
+    cpus: int  # cores that this process may use
+    python: str  # version
+    numpy: str  # version
+    engine: str  # `c`, `numpy` or `jax`
+    engine_words: str  # the engine as the ending names it, with its instructions and threads
+    exact: bool  # whether a row of a model is equal to the bit, however many rows are computed with it
+    peak_bytes: int | None = None  # the most memory that the process has held
+    jax: str | None = None  # version, if the engine is JAX; so are the next three
+    device_platform: str | None = None  # `cpu`, `gpu` or `tpu`
+    device_kind: str | None = None  # the device's name
+    devices: int | None = None  # number of devices
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network of the run."""
+
+    role: str  # `target`, `draft`, or the weight format of a rounded copy of the target
+    size: str  # its name, such as 1558M
+    dtype: str  # weight format
+    weight_bytes: int  # bytes of its weights in memory
+    stand_in: str | None = None  # what it is instead, if it has an official name and other weights
+    kernels: tuple[str, str] | None = None  # its weight format and its kernels in words
+
+
+@dataclass(frozen=True)
+class RuleUsed:
+    """The rule of acceptance."""
+
+    name: str  # name, as --accept takes it
+    formula: str  # formula of the chance that a draft is accepted
+    lossless: bool  # whether the text keeps the target's distribution
+    number: float | None = None  # the number in its name, as 0.5 in lenient:0.5
+    step_3: str = ""  # what it does in Step 3
+    comparison: str = ""  # what a test compared, with places for the numbers
+    replaced_by: str = ""  # the distribution that replaces a rejected draft
+    claim: str | None = None  # what a function of yours claims, and the verdict of the law if it was asked
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The prompt of a text."""
+
+    text: str  # as it was given
+    tokens: list[int]  # its ids
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The text that a decoder added to a prompt."""
+
+    text: str  # the text, which ends before a stop text
+    tokens: list[int]  # ids of its tokens
+    iterations: list[TextStep]  # the calls of the target
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One of the two decoders."""
+
+    seconds: float  # seconds of decoding
+    runs: int  # number of runs; this is the one of median time
+    samples: list[Sample]  # its texts, one for each prompt
+
+    @property
+    def iterations(self) -> list[TextStep]:
+        return [step for sample in self.samples for step in sample.iterations]
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The new tokens of each text."""
+        return [sample.tokens for sample in self.samples]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.tokens))
+
+
+# ---- The figures -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over calls of the target, or of the model of a level, and their rates."""
+
+    iterations: int  # number of calls
+    tokens: int  # tokens that they gave
+    drafted: int  # drafts that they scored
+    accepted: int  # drafts that they accepted
+    accepted_share: float | None  # accepted / drafted
+    mean_K: float  # drafted / iterations
+    r: float  # tokens / (drafted + iterations), the acceptance rate
+    tokens_per_iteration: float  # tokens / iterations
+
+
+@dataclass(frozen=True)
+class Level(Sums):
+    """A level of a staged drafter."""
+
+    name: str  # the drafter whose model was called
+
+
+@dataclass(frozen=True)
+class Counts(Sums):
+    """The drafts of the speculative decode."""
+
+    alpha: float | None  # α, the mean chance of acceptance of the tested drafts
+    tree: bool  # whether the drafts were trees; positions are then depths
+    usual_K: int  # the most frequent number of drafts
+    tokens_per_iteration_histogram: dict[str, int]  # {tokens: iterations}
+    tested_by_position: list[int]  # number of tested drafts, first position first
+    accepted_by_position: list[int]  # number of accepted drafts, first position first
+    by_source: dict[str, list[int]]  # {drafter: [accepted, tested]}
+    levels: list[Level]  # the same sums and rates for each level, the outermost first
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds of the decodes, and the parts of the speculative one."""
+
+    autoregressive: float | None  # the autoregressive decode, if it has run
+    speculative: float  # the speculative decode
+    drafting: float  # of it, in drafters
+    scoring: float  # of it, in the target
+    rest: float  # of it, elsewhere
+    prefill: float  # of it, for reading the prompt
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times that one decoder alone tells."""
+
+    seconds: Seconds  # seconds of the decodes and of their parts
+    runs: int  # number of runs of each decoder; times are those of the median run
+    waited: float  # seconds for which threads were ready and had no core, in all; 0 if the system does not count them
+    t_draft: float | None  # seconds of a draft token
+
+
+@dataclass(frozen=True)
+class Account:
+    """What explains the speedup: the costs of calls, relative to one row of the target, and the formulas."""
+
+    t_target: float  # seconds of one row of the target, loop included
+    c: float  # t_draft / t_target
+    beta: dict[str, float]  # {rows: time of a call with so many rows / of one row}
+    mean_beta: float  # the mean of β over the run's windows
+    blog_speedup: float  # the blog's formula: see theory.md
+    account_blog: float  # the blog's formula with β
+    account_leviathan: float | None  # Leviathan's formula with β; not for trees and blocks
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The speculative decode beside the autoregressive one."""
+
+    speedup: float  # autoregressive time per token / speculative time per token
+    speedup_without_prefill: float  # the same without the time of reading the prompt
+    doubt: str | None  # why the speedup cannot be right
+    account: Account | None  # what explains it; nothing if every call also read the prompt
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What other settings should bring on this text."""
+
+    predicted: dict[str, dict[str, float]]  # {drafter: {K: speedup}}, never above K + 1; K may be `auto`
+    window_beta: dict[str, float]  # {K: time of K + 1 rows / of one row}, measured, or between measured ones
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of a run that has drafted. Equal calls are averaged; a call longer than three medians was interrupted
+    and does not count."""
+
+    counts: Counts
+    times: Times
+    comparison: Comparison | None  # nothing if one decoder alone has run
+    predictions: Predictions | None
+    withheld: str | None  # why there are no predictions: threads had no core, or equal calls took unequal times
+
+    @property
+    def speedup(self) -> float | None:
+        return self.comparison.speedup if self.comparison else None
+
+    @property
+    def doubt(self) -> str | None:
+        return self.comparison.doubt if self.comparison else None
+
+    @property
+    def account(self) -> Account | None:
+        return self.comparison.account if self.comparison else None
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second of the speculative decode."""
+        return self.counts.tokens / self.times.seconds.speculative
+
+
+# ---- The run ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first difference of two greedy texts of each prompt."""
+
+    text: str  # where it is, and whether rounding explains it
+    is_defect: bool  # whether rounding does not explain it
+
+
+@dataclass(frozen=True)
+class PackSaves:
+    """What --pack would save."""
+
+    seconds: float  # seconds of reading
+    n_bytes: int  # bytes on the disk
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run."""
+
+    options: Options  # every option and its value, without the password of an address
+    machine: Machine  # the machine, and the engine on it
+    models: list[Model]  # the networks, the target first
+    roles: list[str]  # what the drafter is made of, the outermost level first: roles of networks, or names of drafters
+    rule: RuleUsed  # the rule of acceptance
+    timed: bool  # whether some K was chosen by measured times
+    fast: str | None  # the drafter that --fast stands for here; nothing if the run has no draft model
+    prompts: list[Prompt]  # `text` and `tokens` of the prompt of each text
+    autoregressive: Decoder | None  # the autoregressive decode; nothing with --only speculative
+    speculative: Decoder | None  # the speculative decode; nothing with --only autoregressive
+    figures: Figures | None  # see below; nothing with --only autoregressive
+    difference: Difference | None  # of two greedy texts that are not equal: its `text`, and whether it `is_defect`
+    blog_text: int | None  # in the blog's run: the first token that is not the blog's, from 1, or 0; else nothing
+    vocabulary: dict[int, str]  # {token: its text} of the tokens in `details`; parts of a character are `\xNN`
+    packable: PackSaves | None = None  # what --pack would save; nothing if it would save little
+
+    @property
+    def decoders(self) -> dict[str, Decoder]:
+        """{name: decoder} of those that have run, in their order."""
+        both = {"autoregressive": self.autoregressive, "speculative": self.speculative}
+        return {name: decoder for name, decoder in both.items() if decoder}
+
+    @property
+    def target(self) -> Model:
+        return self.models[0]

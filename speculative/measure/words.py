@@ -1,0 +1,40 @@
+"""Numbers and names as they are shown: on the screen, on the page and in tables."""
+
+from speculative import drafters
+
+
+def duration(seconds: float) -> str:
+    """0.00123 -> "1.23 ms", 0.0123 -> "12.3 ms", 12.3 -> "12.30 s"."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    n_digits = 2 if seconds < 0.01 else 1
+    return f"{1000 * seconds:.{n_digits}f} ms"
+
+
+def blog_time(seconds: float) -> str:
+    """The time of a decode: a second and more as the blog prints it, "60.64s"; less as "18.3 ms"."""
+    return f"{seconds:.2f}s" if seconds >= 1 else duration(seconds)
+
+
+def label(name: str) -> str:
+    """Return the name of a drafter in a sentence."""
+    spec = drafters.DRAFTERS.get(name)
+    return spec.label if spec else name
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def rate_text(rate: float) -> str:
+    """Tokens a second: 1234.5 -> "1,234", 92.64 -> "92.6"."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def many(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def digits(p: float) -> str:
+    """Three digits, so that small numbers can be compared."""
+    return str(int(p)) if p in (0, 1) else f"{p:#.3g}"
