@@ -1,7 +1,7 @@
 """load_pair: a session from Python. An error in its options names them as Python does."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec
@@ -11,6 +11,7 @@ from speculative.measure.run import compare
 from speculative.options import ModelOptions, make_options
 from speculative.plan import NO_FUNCTIONS
 from speculative.session import Session
+from speculative.steps import TextStep
 from speculative.support.errors import UserError, naming_options
 
 P = ParamSpec("P")
@@ -22,7 +23,10 @@ class Pair(Session[ModelOptions]):
     """A target and its drafter, as load_pair gives them."""
 
     compare = in_python()(compare)
-    decode = in_python()(Session.decode)
+
+    @in_python()
+    def decode(self, name: str, prompt: str, N: int, sample: int) -> Iterator[TextStep]:
+        return super().decode(name, prompt, N, sample)
 
     @in_python()
     def changed(self, **options: Any) -> "Pair":

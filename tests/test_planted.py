@@ -1,0 +1,309 @@
+"""Mistakes that are planted in what leads from options to texts: each is seen by a quick check, which passes without
+it. A comparison of a session with itself sees none of them."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+from conftest import USUAL
+from test_plan import PLANNED, check_row
+from tiny import decoded, one_hot, plant, refusal
+
+from speculative import decoding, load_pair, options, plan
+from speculative.engines import memory
+from speculative.engines.c.engine import CEngine
+from speculative.options import ModelOptions, Options
+
+PROMPT = "the thing in"
+LONG_PROMPT = "the thing in the house " * 4
+SMALL = {name: value for name, value in USUAL.items() if name not in ("prompt", "n_tokens_to_generate")}
+
+
+@pytest.fixture
+def load(tiny_pair):
+    """options -> a session over the tiny pair."""
+    return partial(load_pair, models_dir=tiny_pair, **SMALL)
+
+
+# ---- Options and plan ------------------------------------------------------------------------------------------------
+
+
+def rows_of(option):
+    def check(load):
+        for row in PLANNED:
+            if row.option == option:
+                check_row(row)
+
+    return check
+
+
+def check_conflicts(load):
+    assert "cannot be combined" in refusal(options.make_options, Options, {"tree": "2,1", "K": "4"})
+
+
+def check_no_effect(load):
+    assert "has no effect" in refusal(options.make_options, Options, {"top_p": "0.5"})
+
+
+def check_defaults(load):
+    """A default excludes nothing, but a K that is given does."""
+    assert options.make_options(Options, {"tree": "2,1", "batch": "1"}).tree == (2, 1)
+    assert "cannot be combined" in refusal(options.make_options, Options, {"tree": "2,1", "K": "4"})
+
+
+def check_change(load):
+    """An option of before stays, ends or cannot change."""
+    base = options.make_options(ModelOptions, {"tree": "2,1", "seed": "5", "dtype": "bfloat16"})
+    changed = options.make_options(ModelOptions, {"K": "8"}, base=base)
+    assert (changed.K, changed.tree, changed.seed, changed.dtype) == (8, None, 5, "bfloat16")
+    assert options.make_options(ModelOptions, {"seed": None}, base=base).seed == 123
+    assert "cannot change" in refusal(options.make_options, ModelOptions, {"dtype": "int8"}, base=base)
+
+
+def check_demo(load):
+    assert options.make_options(Options, {"demo": "True", "prompt": "a"}).prompt == "a"
+    assert "--demo is the bundled pair" in refusal(
+        options.make_options, Options, {"demo": "True", "draft_model_size": "124M"}
+    )
+
+
+def check_engine_is_asked(load):
+    class Engine(CEngine):
+        def check(self, plan):
+            raise AssertionError
+
+    with pytest.raises(AssertionError):
+        plan.make_plan(options.make_options(ModelOptions, {}), Engine(1))
+
+
+# ---- Session ---------------------------------------------------------------------------------------------------------
+
+
+def check_room(load):
+    """A prompt that leaves too little room is refused, a tree's nodes included."""
+    session = load(tree="2,1")
+    n = len(session.encode(PROMPT))
+    assert len(decoded(session.speculative(PROMPT, session.n_ctx - n - 4))) == session.n_ctx - n - 4
+    assert "exceed the context" in refusal(session.speculative, PROMPT, session.n_ctx - n - 3)
+
+
+def check_samples(load):
+    session = load(temperature=1)
+    first, other = (decoded(session.speculative(PROMPT, 20, sample)) for sample in (0, 1))
+    assert first != other
+    together = [*decoding.decoded(session, "speculative", [session.encode(PROMPT)] * 2, 20)]
+    assert decoded(step for step in together if step.text_index == 1) == other
+
+
+def check_changed_session(load):
+    session = load(temperature=1, seed=5).changed(K=2)
+    assert (session.options.seed, session.plan.seed, session.plan.Ks) == (5, 5, [2])
+    assert session.changed(drafter=lambda x, k: ([], [])).changed(seed=6).options.drafter == "lambda"
+
+
+def check_fast(load):
+    session = load(fast=True)
+    assert (session.options.drafter, session.plan.Ks) == ("prompt_lookup+model", ["auto"])
+
+
+def check_memory(load):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "available", lambda: 100_000)
+        assert "would fit" in refusal(load) or "take smaller models" in refusal(load)
+
+
+def check_special(load):
+    session = load(special=True)
+    assert session.encode("a<|endoftext|>")[-1] == session.encoder.eot
+
+
+def check_smallest_context(load):
+    session = load()
+    small = session.models.spec("draft")
+    session.models.specs["draft"] = small._replace(hparams=small.hparams | {"n_ctx": 30})
+    assert session.changed(K=2).n_ctx == 30
+
+
+# ---- Decoding --------------------------------------------------------------------------------------------------------
+
+
+def check_greedy(load):
+    for how in ({}, {"drafter": "int8/model", "K": "4/2"}, {"tree": "2,1"}):
+        session = load(**how)
+        text = decoded(session.autoregressive(LONG_PROMPT, 12))
+        assert decoded(session.speculative(LONG_PROMPT, 12)) == text
+
+
+def check_stop(load):
+    """Drafts after the stop text count as rejected, and its tokens are the last ones."""
+    session = load(K=12)
+    steps = [*session.autoregressive(PROMPT, 12)]
+    x = [*session.encode(PROMPT), *decoded(steps)]
+    stop = next(step.text for step in steps[3:] if step.text.isascii() and step.text.isprintable())
+
+    def foresee(text, k):
+        tokens = x[len(text) : len(text) + k]
+        return tokens, one_hot(*tokens, n_vocab=session.encoder.n_vocab)
+
+    expected = "".join(step.text for step in steps).partition(stop)[0]
+    steps = [*session.changed(stop=stop, drafter=foresee).speculative(PROMPT, 12)]
+    assert "".join(step.text for step in steps) == expected
+    assert stop not in session.encoder.decode(decoded(steps)[:-1])
+    assert all(step.accepted <= len(step.tokens) == len(step.pieces) for step in steps)
+
+
+def check_rule(load):
+    def takes_all(proposal, q, rng):
+        return [*proposal.tokens, 0]
+
+    assert [step.accepted for step in load(accept=takes_all, K=3).speculative(PROMPT, 8)] == [3, 3]
+
+
+def check_draft_filters(load):
+    """The draft has its own temperature: with 0, each of its rows is a single token's."""
+    session = load(temperature=1, draft_temperature=0)
+    assert session.model("draft")(session.encode(PROMPT)).max() == 1
+    assert session.model("target")(session.encode(PROMPT)).max() < 1
+
+
+def check_lookahead_of_each_level(load):
+    session = load(drafter="int8/model", K="6/2")
+    inside = [call for step in session.speculative(PROMPT, 20) for call in step.levels["int8"]]
+    assert 0 < max(drafted for _, drafted, _ in inside) <= 2
+    assert max(step.drafted for step in session.speculative(PROMPT, 20)) > 3
+
+
+def check_times(load):
+    """Each step has the calls of its own, and their times are in its own."""
+    for name, n_drafts in (("autoregressive", 0), ("speculative", 3)):
+        steps = [*getattr(load(K=3), name)(PROMPT, 12)]
+        for step in steps:
+            roles = Counter(role for role, *_ in step.calls)
+            assert (roles["target"], roles["draft"]) == (1, min(n_drafts, step.drafted))
+            assert step.drafting + step.scoring <= step.seconds
+            assert step.calls[-1][0] == "target"
+        assert [step.prefill for step in steps] == [True] + [False] * (len(steps) - 1)
+
+
+def check_forgotten(load):
+    session = load()
+    for _ in range(2):
+        first, *_ = session.speculative(PROMPT, 4)
+        assert first.prefill
+
+
+def check_costs(load):
+    session = load(K="auto")
+    [*session.speculative(PROMPT, 4)]
+    [lookahead] = session.in_python.lookaheads
+    assert lookahead.timed
+
+
+# ---- Loading ---------------------------------------------------------------------------------------------------------
+
+
+def check_roles(load):
+    """Each role has its own model in its own format."""
+    session = load(drafter="int8/model", dtype="bfloat16", draft_dtype="int4")
+    found = {role: (spec.size, spec.dtype) for role, spec in session.models.specs.items()}
+    assert found == {"target": ("target", "bfloat16"), "int8": ("target", "int8"), "draft": ("draft", "int4")}
+    loaded = {role: session.models[role].params["blocks"][0]["mlp"]["c_fc"]["w"].format.name for role in found}
+    assert loaded == {role: dtype for role, (_, dtype) in found.items()}
+    assert [len(session.models[role].params["blocks"]) for role in found] == [2, 2, 1]
+
+
+def check_loaded_once(load):
+    session = load()
+    target = session.models["target"]
+    other = session.changed(drafter="int8/model")
+    assert other.models["target"] is target
+    assert other.models["int8"].slots is target.slots
+
+
+def check_copy_is_counted(load):
+    session = load()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "available", lambda: 1000)
+        assert "of memory" in refusal(session.changed, drafter="int8")
+        session.changed(K=2)  # nothing more to load
+    assert "int8" not in session.changed(drafter="int4").models.loaded
+
+
+def check_fast_drafter(load):
+    """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("speculative.loading.LARGE_BYTES", 0)
+        patch.setattr(CEngine, "has_fast_int8", lambda engine: True)
+        models = load().models
+        assert models.fast_drafter() == "int8/prompt_lookup+model"
+        assert load(dtype="bfloat16").models.fast_drafter() == "prompt_lookup+model"
+        patch.setattr(memory, "available", lambda: 1000)
+        assert models.fast_drafter() == "prompt_lookup+model"
+
+
+MISTAKES = [
+    # (the check that sees it, where, what stands there, what stands there by mistake)
+    (check_conflicts, "options:check_conflicts", "if other in excluded_by(name)", "if other in ()"),
+    (check_no_effect, "options:check_effects", "row.useless(o)", "False"),
+    (check_defaults, "options:is_default", 'name not in ("prompt", "K")', "True"),
+    (check_defaults, "options:is_default", "value == FIELDS[name].default and", "False and"),
+    (check_change, "options:ended", "excluded_by(name) - values.keys()", "()"),
+    (check_change, "options:make_options", "replace(base, **ended(values, base), **values)", "kind(**values)"),
+    (check_change, "options:read_values", 'if base and not f.metadata.get("live")', "if False"),
+    (check_change, "options:read_values", "f.default if value is None else", "base and getattr(base, name) if value is None else"),
+    (check_demo, "options:make_options", "if name in names} | values", "if name in names}"),
+    (check_demo, "options:check_demo", '"[0-9]+M"', '"-"'),
+    (rows_of("top_p"), "plan:target_filters", "getattr(o, name)", 'getattr(o, {"top_p": "min_p", "min_p": "top_p"}.get(name, name))'),
+    (rows_of("min_p"), "plan:target_filters", "name in Filters._fields", "name in Filters._fields[:3]"),
+    (rows_of("draft_temperature"), "plan:draft_filters", "o.temperature if o.draft_temperature is None else o.draft_temperature", "o.temperature"),
+    (rows_of("draft_temperature"), "plan:draft_filters", "if o.draft_temperature is None else", "if not o.draft_temperature else"),
+    (rows_of("tree"), "plan:draft_filters", "temperature = 1.0", "temperature = 0.0"),
+    (rows_of("tree"), "plan:make_plan", "tree=o.tree or ()", "tree=()"),
+    (rows_of("seed"), "plan:make_plan", "seed=o.seed", "seed=123"),
+    (rows_of("stop"), "plan:make_plan", "stop=o.stop", "stop=None"),
+    (rows_of("K"), "plan:one_K_a_level", "given + [", "given[::-1] + ["),
+    (rows_of("dtype"), "plan:wanted_models", "Wanted(o.target_model_size, o.dtype)", "Wanted(o.target_model_size, o.draft_dtype)"),
+    (check_engine_is_asked, "plan:make_plan", "engine.check(plan)", "pass"),
+    (check_room, "session:Session.input_ids", "N + n_nodes(tree)", "N"),
+    (check_room, "session:Session.input_ids", "> self.n_ctx", "> self.n_ctx + 1"),
+    (check_samples, "session:Session.decode", "inputs, N, sample)", "inputs, N)"),
+    (check_changed_session, "session:Session.changed", "base=self.options", "base=type(self.options)()"),
+    (check_changed_session, "session:Session.changed", "functions=functions", "functions=type(functions)()"),
+    (check_fast, "session:Session.__init__", "if options.fast else options", "if False else options"),
+    (check_memory, "session:Session.load", "self.models.check(plan.networks, n_cached)", "pass"),
+    (check_special, "session:Session.encode", "self.plan.special", "False"),
+    (check_smallest_context, "session:Session.describe", "min(specs", "max(specs"),
+    (check_samples, "decoding:decoded", "plan.rng(sample + index)", "plan.rng(sample)"),
+    (check_rule, "decoding:PythonLoops.speculative_steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
+    (check_greedy, "decoding:PythonLoops.calls", 'self.model("target")', 'self.model(self.plan.networks[-1])'),
+    (check_stop, "decoding:TextDecode.with_text", "min(step.accepted, n)", "step.accepted"),
+    (check_stop, "decoding:pieces_of", "if text.stopped", "if False"),
+    (check_draft_filters, "decoding:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
+    (check_lookahead_of_each_level, "decoding:PythonLoops.drafter", "self.lookaheads[depth + 1 :]", "self.lookaheads[depth:-1]"),
+    (check_times, "decoding:StepTimes.calls", "sorted(made, key=lambda made: made.order)", "made"),
+    (check_times, "decoding:StepTimes.put_into", "began = self.began", "began = 0.0"),
+    (check_times, "decoding:StepTimes.put_into", "call in targets", "_, call in calls"),
+    (check_forgotten, "decoding:PythonLoops.ready", "self.models.forget(self.plan.networks)", "pass"),
+    (check_costs, "decoding:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
+    (check_roles, "loading:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
+    (check_roles, "loading:Models.copy_of_target", ", dtype=dtype)", ")"),
+    (check_roles, "loading:Models.read", "[spec.role for spec in specs]", "[spec.role for spec in reversed(specs)]"),
+    (check_loaded_once, "loading:Models.new_specs", "if role not in self.loaded", "if role"),
+    (check_loaded_once, "loading:Models.load_networks", "self.share_caches([spec.role for spec in due])", "pass"),
+    (check_copy_is_counted, "loading:Models.check", "self.new_specs(networks)", "[]"),
+    (check_fast_drafter, "loading:Models.copy_pays", 'target.dtype != "float32"', "False"),
+    (check_fast_drafter, "loading:Models.copy_pays", "return False\n    return True", "return True\n    return True"),
+]  # fmt: skip
+CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__qualname__)
+def test_without_a_mistake_all_checks_pass(check, load):
+    check(load)
+
+
+@pytest.mark.parametrize(("check", "place", "old", "new"), MISTAKES)
+def test_a_planted_mistake_is_seen(check, place, old, new, load, monkeypatch):
+    plant(monkeypatch, place, old, new)
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        check(load)
