@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints import crc32c
+from speculative.checkpoints.folder import is_padded
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import DRAFTERS
@@ -173,6 +174,7 @@ class Models:
         specs = [spec for spec in specs if not self.map_packed(spec, folder)]
         if not specs:
             return
+        in_place = self.in_place and not is_padded(folder)  # whose weights are in memory in any case
         n_bytes = 4 * parameter_count(hparams)
         if crc32c.is_slow() and library():
             crc32c.compute_in_c(c_crc32c)
@@ -181,12 +183,12 @@ class Models:
             def read(convert):
                 began = time.perf_counter()
                 params = load_params(folder, hparams, convert, bar.update)
-                packed = [spec for spec in specs if not (self.in_place and spec.dtype == "float32")]
+                packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
                 if packed:
                     self.packable = self.packable.and_also(packed, time.perf_counter() - began)
                 return params
 
-            networks = self.engine.load(read, specs, self.in_place)
+            networks = self.engine.load(read, specs, in_place)
         self.loaded |= zip([spec.role for spec in specs], networks, strict=True)
 
     def forget(self, networks: Sequence[str]) -> None:

@@ -41,13 +41,23 @@ class Checkpoint(NamedTuple):
 
 def look(folder: str) -> Checkpoint:
     """Look once at a folder, which may not exist."""
-    names = {*os.listdir(folder)} if os.path.isdir(folder) else set()
+    names = names_in(folder)
     settings = next((name for name in SETTINGS if name in names), SETTINGS[-1])
     weights = weights_of(folder, names)
     small = padded_from(os.path.join(folder, settings))
     if small:
-        weights = [os.path.join(small, name) for name in look(small).weights]
+        weights = [os.path.join(small, name) for name in weights_of(small, names_in(small))]
     return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights)
+
+
+def names_in(folder: str) -> set[str]:
+    return {*os.listdir(folder)} if os.path.isdir(folder) else set()
+
+
+def is_padded(folder: str) -> bool:
+    """Return True for a model whose weights are computed as they are read, from those of a smaller one."""
+    files = look(folder)
+    return padded_from(files.path(files.settings)) is not None
 
 
 def padded_from(settings: str) -> str | None:
