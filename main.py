@@ -11,6 +11,7 @@ from speculative.cli.command import choose_prompts, parse, run
 from speculative.cli.display import Screen
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import check_output, show_report, write_packed
+from speculative.measure.record import RunRecord
 from speculative.measure.turns import timed_turns
 from speculative.options import Options
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
@@ -41,20 +42,18 @@ def main(**flags) -> None:
     decode_with_both(session, prompts)
 
 
-def decode_with_both(session: Session[Options], prompts: list[str]) -> None:
+def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord | None:
     """Decode with both samplers, or with --only one. Print the blog's lines (time and text), then the report."""
     o = session.options
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     records = []  # one for each decoder
     with Screen(o, names, prompts) as screen:
-        for record in timed_turns(
-            session, prompts, o.n_tokens_to_generate, names, screen.show_step, bool(o.json or o.html)
-        ):
+        with_details = bool(o.json or o.html)
+        for record in timed_turns(session, prompts, o.n_tokens_to_generate, names, screen.show_step, with_details):
             screen.show_record(record)  # the blog's lines
             records.append(record)
-
     # speedup, acceptance rate, and why
-    show_report(session, prompts, records)
+    return show_report(session, prompts, records)
 
 
 if __name__ == "__main__":

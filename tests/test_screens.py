@@ -74,26 +74,30 @@ SCREENS = {
     "verify": ["--demo", "--verify", "-n", "8"],
     "wrong": ["--demo", "--K=0"],
     "interactive": ["--demo", "--interactive", "--quiet", "-n", "12"],
+    "session": ["--demo", "--interactive", "-n", "12"],
 }
-LINES = [
-    "\ufeffThe man",
-    "/K 8/2 /drafter model/ngram\r",  # as a pipe on Windows ends a line
-    "The man\r",
-    "/temperature=0.7",
-    r"/stop a b /stop \n" + "\r",
-    r"// a \n b \\n",
-    "/stop",
-    "/stream",
-    "/help",
-    "/k 4",
-]
+TYPED = {
+    "session": ["The man", "/why", "/accept lenient:0.5 /temperature 1", "The man"],
+    "interactive": [
+        "\ufeffThe man",
+        "/K 8/2 /drafter model/ngram\r",  # as a pipe on Windows ends a line
+        "The man\r",
+        "/temperature=0.7",
+        r"/stop a b /stop \n" + "\r",
+        r"// a \n b \\n",
+        "/stop",
+        "/stream",
+        "/help",
+        "/k 4",
+    ],
+}
 
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_is_as_it_was(name, command, clock, tmp_path, monkeypatch, request):
     """Standard output, then the last line of standard error."""
     words = SCREENS[name]
-    type_in(monkeypatch, *(LINES if name == "interactive" else []))
+    type_in(monkeypatch, *(TYPED.get(name, [])))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text(DEMO["prompt"], encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["main.py"])

@@ -14,12 +14,14 @@ COMMANDS = {  # of a session -> what they do
     "/help": "help",
     "help": "help",
     "?": "help",
+    "/why": "why",
     "/quit": "quit",
     "/exit": "quit",
     "quit": "quit",
     "exit": "quit",
 }
-SESSION = r"""/NAME VALUE changes an option; /NAME alone switches it or sets its default. quit ends the session.
+SESSION = r"""/NAME VALUE changes an option; /NAME alone switches it or sets its default. /why says why the last run
+was as fast as it was. quit ends the session.
 In a prompt \n is a newline, \t a tab, \\n the characters \n; // begins a prompt with a slash."""
 MORE = "More"  # the group of the rare options
 MOST_COLUMNS = 120  # also at a wider terminal

@@ -3,71 +3,92 @@
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from speculative.cli.help import COMMANDS, in_words, session_help
 from speculative.cli.line_editor import editing
+from speculative.cli.outcome import show_ending
 from speculative.cli.words import WITHOUT_VALUE, Given
+from speculative.measure.record import RunRecord
 from speculative.options import FIELDS, SHORT
 from speculative.session import Session
 from speculative.support.errors import UserError, naming_options
 from speculative.support.terminal import one_line
 from speculative.values import without_escapes
 
-WELCOME = "\nEach line is a prompt. /help lists what can change; Ctrl-C ends a decode, Ctrl-D the session."
+WELCOME = """
+Each line is a prompt. /help lists what can change; /why says why the last run was as fast as it was.
+Ctrl-C ends a decode, Ctrl-D the session."""
+
+
+@dataclass
+class Conversation:
+    """A session at a terminal or over a pipe: what a line may change."""
+
+    session: Session
+    decode: Callable  # decode(session, prompts) prints -> the record of the run, None with --quiet
+    last: RunRecord | None = None  # of the last run
+    is_over: bool = False
+
+    def next(self, sign: str = "") -> None:
+        """Read a line and answer it. Raises UserError."""
+        try:
+            line = input(sign)
+        except EOFError:
+            self.is_over = True
+            return
+        with naming_options("/"):
+            self.answer(line)
+
+    def answer(self, line: str) -> None:
+        """Decode a prompt, change options or run a command. Raises UserError."""
+        line = line.removeprefix("\ufeff").removesuffix("\r")  # of a pipe on Windows
+        command = COMMANDS.get(line.strip())
+        if command == "quit":
+            self.is_over = True
+        elif command == "help":
+            print(session_help(self.session.options))
+        elif command == "why":
+            self.tell_why()
+        elif line.startswith("/") and not line.startswith("//"):
+            self.session = change(self.session, read_changes(line))
+        elif line.strip():
+            check_prompt(line)
+            prompt = without_escapes(line.removeprefix("/"))
+            self.last = self.decode(self.session, [prompt] * self.session.options.n_samples)
+
+    def tell_why(self) -> None:
+        """Show the ending of the last run. Raises UserError if there was none."""
+        if not self.last:
+            raise UserError("nothing was decoded and measured yet: give a prompt first, without /quiet")
+        show_ending(self.last)
 
 
 def interact(session: Session, decode: Callable) -> None:
-    """Read lines until there are no more. decode(session, prompts) prints.
+    """Answer lines until there are no more. decode: see Conversation.
 
     At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
     """
     # Bytes that are not UTF-8 are refused with the prompt.
     sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    conversation = Conversation(session, decode)
     if sys.stdin.isatty():
         print(WELCOME)
         with editing():
-            talk(session, decode)
-    else:
-        while session := next_session(session, decode, ""):
-            pass
+            talk(conversation)
+    while not conversation.is_over:
+        conversation.next()
 
 
-def talk(session: Session | None, decode: Callable) -> None:
+def talk(conversation: Conversation) -> None:
     """Answer the lines that are typed at a terminal, until the session is ended."""
-    while session:
+    while not conversation.is_over:
         try:
-            session = next_session(session, decode, "\n> ")
+            conversation.next("\n> ")
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
             print(file=sys.stderr)  # after ^C
-
-
-def next_session(session: Session, decode: Callable, sign: str) -> Session | None:
-    """Read a line and answer it -> the session that answers the next one, or None. Raises UserError."""
-    try:
-        line = input(sign)
-    except EOFError:
-        return None
-    with naming_options("/"):
-        return answer(line, session, decode)
-
-
-def answer(line: str, session: Session, decode: Callable) -> Session | None:
-    """Decode a prompt, change options or run a command -> the next session, None after /quit. Raises UserError."""
-    line = line.removeprefix("\ufeff").removesuffix("\r")  # of a pipe on Windows
-    command = COMMANDS.get(line.strip())
-    if command == "quit":
-        return None
-    if command == "help":
-        print(session_help(session.options))
-        return session
-    if line.startswith("/") and not line.startswith("//"):
-        return change(session, read_changes(line))
-    check_prompt(line)
-    if line.strip():
-        decode(session, [without_escapes(line.removeprefix("/"))] * session.options.n_samples)
-    return session
 
 
 def check_prompt(line: str) -> None:
