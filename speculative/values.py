@@ -32,6 +32,8 @@ def stops(value: Any) -> str | tuple[str, ...]:
     """A stop text, or several."""
     given = value if isinstance(value, tuple | list) else [value]
     texts = tuple(map(text, given))
+    if "" in texts:
+        raise ValueError("a text that is not empty, or left out")
     return texts[0] if len(texts) == 1 else texts
 
 
@@ -103,8 +105,11 @@ def widths(value: Any) -> tuple[int, ...]:
     return sizes
 
 
+ALONE = ", a port of 127.0.0.1, as it answers this machine alone"
+
+
 def port(value: Any) -> int:
-    n = 8000 if value == "True" else whole(0, 65535)(value)  # "True" without a value
+    n = 8000 if value == "True" else whole(0, 65535, ALONE)(value)  # "True" without a value
     if 0 < n < 1024:
         raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
     return n

@@ -114,7 +114,7 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
         (ModuleNotFoundError("No module named 'jax'", name="jax.numpy"), 'pip install -e ".[jax]" -c'),
         (ModuleNotFoundError("No module named 'pandas'", name="pandas"), "pip install pandas"),
         (MemoryError("unable " * 90), " unable ...): take smaller models"),
-        (RuntimeError("can't start new thread"), "error: there is too little memory (can't start new thread): take"),
+        (RuntimeError("can't start new thread"), "error: the system starts no more threads (can't start new thread): "),
         (FileNotFoundError(2, "No such file", "a\nfile"), r"error: a\nfile: No such file"),
     ],
     ids=repr,

@@ -27,7 +27,7 @@ def slim(*words, **options):
         (["speculative", "--demo", "--verify"], "verify"),
         (["speculative", "--demo", "--serve"], "serve"),
         (["speculative", "--demo", "--engine", "jax"], "jax"),
-        (["training", "pair", "--files", "text.txt", "--out", "pair"], "jax"),
+        (["training", "pair", "--files", "text.txt", "--out", "pair"], "training"),
         (["benchmarks", "sweep", "--out", "sweep"], "training"),
         (["benchmarks", "accelerator"], "jax"),
     ],

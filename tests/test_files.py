@@ -3,10 +3,14 @@
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tiny import ROOT, python, refusal
 
+from speculative.checkpoints.disk import Note
+from speculative.cli.command import choose_prompts
+from speculative.options import Options
 from speculative.support import files
 from speculative.support.terminal import SHOWN
 
@@ -66,3 +70,48 @@ def test_json_holds_no_control_character(tmp_path, monkeypatch):
     assert json.loads(written) == text
     assert "é東" in written
     assert not {*written} & {*map(chr, SHOWN)}
+
+
+BAR = """
+import io, sys
+from speculative.support.progress import tqdm, working
+sys.stderr = io.StringIO()
+sys.stderr.isatty = lambda: True
+with working("work", 3, "unit") as bar:
+    bar.update(2)
+    bar.refresh()
+print("67%" in sys.stderr.getvalue())
+"""
+
+
+def test_nonsense_in_tqdms_variables_does_no_harm():
+    nonsense = {"TQDM_ASCII": "1", "TQDM_NCOLS": "x", "TQDM_MININTERVAL": "", "TQDM_BAR_FORMAT": "{x}"}
+    done = python("-c", BAR, env=os.environ | nonsense)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_user_without_a_home_or_with_another_users_has_no_cache(monkeypatch):
+    """docker run --user gives such a one."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", Mock(side_effect=PermissionError))
+        assert not Note("files").exists()
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
+    Note("files").write()
+    assert not Note("files").exists()
+    pytest.importorskip("jax")
+    from speculative.engines.jax.model import keep_compiled
+
+    keep_compiled()
+
+
+def test_the_first_of_several_prompts_is_decoded_with_a_line(tmp_path, capsys):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("one", "two", "three")))
+    assert choose_prompts(Options(prompt_file=str(path))) == ["one"]
+    line = f"the first of 3 prompts in {path} is decoded: --engine jax --batch 3 decodes all of them\n"
+    assert capsys.readouterr().err == line
+    path.write_text(json.dumps({"prompt": "one"}))
+    assert choose_prompts(Options(prompt_file=str(path))) == ["one"]
+    assert capsys.readouterr().err == ""

@@ -65,6 +65,7 @@ CALLS = [
     (lambda pair: load_pair(K=(8, 0), drafter="model/ngram"), "K must be a whole number of at least 1"),
     (lambda pair: load_pair(K=()), "K must be a whole number of at least 1"),
     (lambda pair: load_pair(tree=[2, 2], K=5), "K and tree cannot be combined: give one of them"),
+    (lambda pair: load_pair(stop=["a", ""]), "stop must be a text that is not empty, or left out, not ['a', '']"),
     (lambda pair: load_pair(stop=["a", 1]), "stop must be a text in UTF-8, not ['a', 1]"),
     (lambda pair: load_pair(target_model_size="./a\nb"), r"./a\nb does not exist"),
     (lambda pair: load_pair(prompt="a"), "load_pair takes no prompt: give it to session.compare or session.sp"),

@@ -47,7 +47,9 @@ def test_a_distilled_draft_is_accepted_more_often_even_if_interrupted(models, mo
     words = f"--first_layers 1 --temperature 0 1 --text mixed {SMALL} --steps 12"
     train(models, "distil", f"{words} --out whole")
     shown = capsys.readouterr()
-    lines = re.findall(r"α at temperature [01] on held-out text of the target: (.*) before, (.*) after", shown.out)
+    lines = re.findall(
+        r"α at temperature [01] on held-out text of the target: (.*) before, (.*) of what is saved", shown.out
+    )
     greedy, sampled = [[*map(float, line)] for line in lines]
     assert greedy[1] > greedy[0]
     assert sampled[1] > sampled[0] + 0.05
@@ -77,7 +79,11 @@ def test_a_distilled_draft_is_accepted_more_often_even_if_interrupted(models, mo
 def test_a_draft_that_learned_nothing_is_saved_as_it_began(models, capsys, words):
     command, words = words.split(maxsplit=1)
     train(models, command, f"--draft_model_size draft --out new {words} --rate -1")  # uphill
-    assert "nothing was gained: α on held-out text did not rise" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "nothing was gained: α on held-out text did not rise" in shown.err
+    figures = re.findall(r": (0\.\d+) before, (0\.\d+) of what is saved", shown.out + shown.err)
+    assert all(before == saved for before, saved in figures)
+    assert figures
     wte = [load_encoder_hparams_and_params(name, str(models))[2]["wte"] for name in ("draft", "new")]
     np.testing.assert_array_equal(*[a.astype(np.float16) for a in wte])
 

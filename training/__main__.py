@@ -10,9 +10,12 @@ All four run the loop in loop.py. An interrupted command continues from its last
 
 import argparse
 import importlib
+from importlib.util import find_spec
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports of a command is one line
-from speculative.support.errors import guarded
+from speculative.support.errors import UserError, guarded, install
+
+LIBRARIES = ("jax", "optax", "safetensors")  # that a small installation lacks
 
 FLAGS = {  # {name: (default, help)}; a list takes several values, and a flag without a default is required
     "target_model_size": (str, "the target"),
@@ -90,6 +93,8 @@ def main(argv: list[str] | None = None) -> None:
     o = parser.parse_args(argv)
     if not o.command:
         return parser.print_help()
+    if not all(map(find_spec, LIBRARIES)):
+        raise UserError(f"python -m training needs more libraries: {install('training')}")
     importlib.import_module(f"training.{o.command}").main(o)
 
 

@@ -26,7 +26,7 @@ from jax.scipy.special import xlogy
 
 from speculative.support.errors import UserError
 from speculative.support.texts import read_prompts
-from training.files import checkpoint_of, load_both, save_draft
+from training.files import as_stored, checkpoint_of, load_both, save_draft
 from training.loop import fit, say, schedule
 from training.network import Model, log_probs, write
 
@@ -167,15 +167,17 @@ def acceptance_figures(n_head: int, held_out: dict) -> Callable:
 
 
 def save_better(o, draft: Model, params: dict, figures: Callable, show: Callable = print) -> None:
-    """Save the draft with these parameters, or as it began if α on held-out text did not rise, and show both figures.
-    They are empty if no text was held out."""
-    before, after = figures(draft.params), figures(params)
+    """Save the draft with these parameters, or as it began if α on held-out text did not rise. Show the figures of the
+    draft as it began, and of what is saved. They are empty if no text was held out."""
+    saved = as_stored(params)
+    before, after = figures(draft.params), figures(saved)
     if before and sum(after.values()) <= sum(before.values()):
         say("nothing was gained: α on held-out text did not rise, so the draft is saved as it began")
-        params = draft.params
-    save_draft(o, draft._replace(params=params))
+        saved = as_stored(draft.params)
+        after = figures(saved)
+    save_draft(o, draft._replace(params=saved))
     for name in before:
-        show(f"{name} on held-out text of the target: {before[name]:.3f} before, {after[name]:.3f} after")
+        show(f"{name} on held-out text of the target: {before[name]:.3f} before, {after[name]:.3f} of what is saved")
 
 
 def main(o) -> None:

@@ -56,6 +56,11 @@ def hugging_face_name(path) -> str:
     return ".".join([*names, *{"g": ["weight"], "w": ["weight"], "b": ["bias"]}.get(last, [last, "weight"])])
 
 
+def as_stored(params: dict) -> dict:
+    """Return the parameters as a model that is saved has them: in float32, rounded to float16."""
+    return jax.tree.map(lambda a: jnp.asarray(a, jnp.float16).astype(jnp.float32), params)
+
+
 def float16(tensors: dict) -> dict:
     return {name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}
 

@@ -17,7 +17,7 @@ from speculative.checkpoints.names import model_folder
 from speculative.drafters.heads import FILE, fingerprint
 from speculative.support.files import replacing
 from training.distil import acceptance, distributions, divergence, read_beginnings, written
-from training.files import check_new, float16, load
+from training.files import as_stored, check_new, float16, load
 from training.loop import fit, say, schedule
 from training.network import Model, head_log_probs, last_block
 
@@ -79,6 +79,6 @@ def main(o) -> None:
     with replacing(path) as part:
         Path(part).write_bytes(save(float16(heads), {"target": fingerprint(target.hparams, target.params["ln_f"])}))
     checkpoint.unlink()
-    for name, alpha in figures(heads).items():
+    for name, alpha in figures(as_stored(heads)).items():
         print(f"{name} on held-out text of the target: {alpha:.3f}")
     say(f"{path} has the heads for --drafter heads")

@@ -12,6 +12,7 @@ from speculative.cli.words import read_words
 from speculative.engines.choice import choose
 from speculative.options import Options, make_options
 from speculative.support.errors import UserError, install
+from speculative.support.terminal import one_line
 from speculative.support.texts import is_jsonl, read_prompts, read_text
 from speculative.version import __version__
 
@@ -54,9 +55,20 @@ def choose_prompts(o: Options) -> list[str]:
 
 def file_prompts(file: str, batch: int) -> list[str]:
     """Return the first prompt of a file, or with --batch all. Raises UserError if they are too few."""
-    if batch == 1:
-        return read_prompts(file, 1) if is_jsonl(file) else [read_text(file, "prompt")]
+    if batch == 1 and not is_jsonl(file):
+        return [read_text(file, "prompt")]
     prompts = read_prompts(file)
+    if batch == 1:
+        say_which(file, prompts)
+        return prompts[:1]
     if len(prompts) < batch:
         raise UserError(f"--batch {batch} needs at least {batch} prompts, and {file} has {len(prompts)}")
     return prompts
+
+
+def say_which(file: str, prompts: list[str]) -> None:
+    """Print that the first of several prompts is decoded."""
+    n = len(prompts)
+    if n > 1:
+        line = f"the first of {n} prompts in {file} is decoded: --engine jax --batch {n} decodes all of them"
+        print(one_line(line), file=sys.stderr)

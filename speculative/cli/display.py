@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
-from tqdm import tqdm
-
 from speculative.measure.turns import Record
 from speculative.measure.words import blog_time
 from speculative.options import Options
 from speculative.steps import TextStep
+from speculative.support.progress import tqdm
 from speculative.support.terminal import SHOWN
 
 # The colour of a token's origin, in rich's words; also bold or underlined, for readers who cannot tell colours apart.

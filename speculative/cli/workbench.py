@@ -6,6 +6,7 @@ that asked for it: whoever closes the page or presses Stop ends the request, and
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections import deque
@@ -15,11 +16,11 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative.cli.values import VALUES
@@ -60,6 +61,7 @@ READ = {  # from the text of a field, as as_typed writes it, to an option
 }
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
+ELSEWHERE = "the workbench is at http://{0}:{1}/; from another machine: ssh -L {1}:127.0.0.1:{1} THIS_MACHINE"
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
 
 
@@ -226,8 +228,22 @@ def application(workbench: Workbench) -> Starlette:
         Route("/runs", runs),
         *(Route(f"/runs/{{number:int}}/{kind}", run) for kind in ("page", "json")),
     ]
-    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
-    return Starlette(routes=routes, middleware=[trusted], max_body_size=MOST_BYTES)
+    return Starlette(routes=routes, middleware=[Middleware(OnlyThisMachine)], max_body_size=MOST_BYTES)
+
+
+class OnlyThisMachine:
+    """Answers a request under a name of this machine, and tells others where the workbench is. A page of a stranger
+    could ask under a name of its own, or under 0.0.0.0."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else "localhost"
+        answer = self.app
+        if not re.fullmatch(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", host, re.IGNORECASE):
+            answer = PlainTextResponse(ELSEWHERE.format(*scope["server"]), 400)
+        await answer(scope, receive, send)
 
 
 def server(workbench: Workbench) -> uvicorn.Server:

@@ -15,6 +15,10 @@ EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "j
 EXTRAS |= dict.fromkeys(("optax", "matplotlib", "safetensors"), "training")
 
 
+NO_THREAD = "can't start new thread"  # Python says it if threads or memory are limited
+MORE_THREADS = "raise the limit of processes (ulimit -u) or of memory (ulimit -v), or take fewer with --threads"
+
+
 class UserError(Exception):
     """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
 
@@ -40,12 +44,13 @@ def first_line(error: BaseException) -> str:
     return line if len(line) <= 200 else f"{line[:200].rpartition(' ')[0] or line[:200]} ..."
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """ "; did you mean K?", or "" if no known name is like it."""
-    near = [one for one in known if one.lower() == name.lower()]
-    near += [one for one in known if name and one.startswith(name)]
-    near += difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """ "; did you mean K?", or "" if none of the names is like it."""
+    alike = [other for other in names if other.lower() == name.lower()]
+    if name:
+        alike += [other for other in names if other.startswith(name)]
+    alike += difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {alike[0]}?" if alike else ""
 
 
 def install(extra: str) -> str:
@@ -68,37 +73,63 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     Ctrl-C ends it with the line `interrupted` and status 130, SIGTERM with status 143. An unforeseen exception shows
     its traceback, by which it can be repaired.
     """
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    if hasattr(signal, "SIGBUS"):
-        ctypes.CDLL(None).signal(signal.SIGBUS, end_at_cut_file)
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # an α that the terminal does not know is printed as \u03b1
+    prepare_streams()
     try:
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # from here on an exception, which takes files back
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        handle_signals()
         action()
         sys.stdout.flush()  # here, so that a full disk is explained
     except KeyboardInterrupt:
         sys.stdout.flush()
         print(interrupted, file=sys.stderr, flush=True)
         os._exit(130)  # at once: Python's own way out waits for threads, in which JAX may compile for a minute
-    except UserError as error:
-        fail(str(error))
-    except ModuleNotFoundError as error:
-        library = str(error.name).partition(".")[0]
-        fail(f"{error}: {install(EXTRAS[library]) if library in EXTRAS else f'pip install {library}'}")
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "can't start new thread" not in str(error):
+    except Exception as error:
+        message = explanation(error)
+        if not message:
             raise
-        fail(f"there is too little memory ({first_line(error)}): take smaller models, or raise the limit")
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
+        if isinstance(error, OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
         if isinstance(error, BrokenPipeError):  # nobody reads on
             sys.exit(128 + 13)  # as a shell says of a program that SIGPIPE ended
-        fail(f"{error.filename or 'cannot write the output'}: {error.strerror or error}")
+        fail(message)
+
+
+def prepare_streams() -> None:
+    """Open the standard streams that were closed, and let them print characters that the terminal does not know, such
+    as α, as \\u03b1."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def handle_signals() -> None:
+    """Let SIGTERM end the process, SIGBUS with a line, and Ctrl-C by an exception, which takes files back."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    if hasattr(signal, "SIGBUS"):
+        ctypes.CDLL(None).signal(signal.SIGBUS, end_at_cut_file)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def explanation(error: Exception) -> str:
+    """Return the line for a foreseen error, "" for another."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error}: {install_library(str(error.name).partition('.')[0])}"
+    if isinstance(error, MemoryError):
+        return f"there is too little memory ({first_line(error)}): take smaller models, or raise the limit"
+    if NO_THREAD in str(error):
+        return f"the system starts no more threads ({first_line(error)}): {MORE_THREADS}"
+    if isinstance(error, OSError):
+        return f"{error.filename or 'cannot write the output'}: {error.strerror or error}"
+    return ""
+
+
+def install_library(library: str) -> str:
+    """Return the command that installs a library, with all others of its extra."""
+    return install(EXTRAS[library]) if library in EXTRAS else f"pip install {library}"
 
 
 def fail(message: str) -> None:

@@ -232,9 +232,11 @@ jax.monitoring.register_event_listener(count_kept)
 
 
 def keep_compiled() -> None:
-    """Keep every compiled program on disk for the next run: in JAX_COMPILATION_CACHE_DIR, or the user's cache."""
+    """Keep every compiled program on disk for the next run: in JAX_COMPILATION_CACHE_DIR, or the user's cache. A user
+    without a home keeps none."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(cache_home().with_name("speculative-sampling-jax")))
+        with contextlib.suppress(RuntimeError):  # there is no home
+            jax.config.update("jax_compilation_cache_dir", str(cache_home().with_name("speculative-sampling-jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
