@@ -76,7 +76,7 @@ class PythonLoops:
     def measure(self, x) -> None:  # [n]
         """Time the drafts of each level, innermost first: a draft token's cost depends on the K of the level inside."""
         x = np.asarray(x)[-N_COST_TOKENS:]  # [n]
-        unknown = [depth for depth, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.timed]
+        unknown = [depth for depth, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.is_measured]
         with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
             for depth in reversed(unknown):
                 drafts = self.drafter(np.random.default_rng(0), depth).parts

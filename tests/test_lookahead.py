@@ -65,7 +65,7 @@ def simulate(monkeypatch):
         draft = one.draft
         if K is None:
             auto = auto or AutoK([0.6])
-            if not auto.timed:
+            if not auto.is_measured:
                 auto.measure(one, [draft], x, 999)
             draft = auto.drafter_of([draft], one)
             K = auto.K_max

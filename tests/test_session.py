@@ -1,5 +1,8 @@
 """A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
 
+import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from itertools import zip_longest
@@ -15,8 +18,10 @@ from tiny import decoded, encoder_of, one_hot, refusal
 import speculative
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative import decoding, load_pair
+from speculative.checkpoints.tokenizer import redirecting
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
+from speculative.engines.model import LOCK
 from speculative.options import Options, make_options
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
@@ -119,6 +124,29 @@ def test_a_users_function_may_decode_in_a_thread_pool(pair, greedy):
         return tokens, one_hot(*tokens, n_vocab=pair.encoder.n_vocab)
 
     assert decoded(pair.changed(drafter=elsewhere).speculative(PROMPT, 12)) == greedy[:12]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("lock", [LOCK, redirecting], ids=["LOCK", "redirecting"])
+def test_a_forked_child_does_not_wait_for_a_lock_of_its_parents_thread(lock):
+    taken = threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            time.sleep(0.1)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if lock.acquire(timeout=5) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
+    assert lock.acquire(timeout=5)  # in the parent too
+    lock.release()
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------

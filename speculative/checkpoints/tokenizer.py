@@ -17,6 +17,7 @@ from speculative.blog.encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.config import read_object
 from speculative.checkpoints.disk import bad_file
 from speculative.support.errors import UserError, first_line
+from speculative.support.forks import taken_at_forks
 from speculative.support.terminal import one_line
 
 # The classes of tokenizer_class that are read here. The first one has a pre-tokenizer of its own and takes the
@@ -105,7 +106,7 @@ def to_bytes(token: str) -> bytes:
 
 # ---- Panics of the library -------------------------------------------------------------------------------------------
 
-redirecting = Lock()
+redirecting = taken_at_forks(Lock())
 
 
 def without_panic(function: Callable, *args: Any) -> Any:

@@ -75,12 +75,6 @@ def spec_named(name: Name, specs: Mapping[str, DrafterSpec]) -> DrafterSpec:
     return spec.with_argument(name.argument)
 
 
-def roles_of(text: str) -> list[str]:
-    """Return the roles of the models that these drafters need, except those of a user's functions."""
-    names = [name.name for name in chain.from_iterable(split(text))]
-    return [*dict.fromkeys(chain.from_iterable(DRAFTERS[name].roles for name in names if name in DRAFTERS))]
-
-
 # ---- From the specs to the drafter of a decode -----------------------------------------------------------------------
 
 

@@ -18,10 +18,11 @@ from speculative.engines.plain import PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.filters import margins
 from speculative.support.errors import UserError
+from speculative.support.forks import taken_at_forks
 from speculative.trees import Tree, by_paths
 
 N_CALLS = 4096  # the calls that a log keeps: more than one step takes
-LOCK = threading.RLock()  # held around a forward pass: all models share the engine's threads
+LOCK = taken_at_forks(threading.RLock())  # held around a forward pass: all models share the engine's threads
 
 
 class Call(NamedTuple):
