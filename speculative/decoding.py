@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,9 +34,10 @@ class Loops(Protocol):
     def ready(self, prompts: Sequence, N: int) -> None:
         """Do before a decode what is not part of its time. prompts: token ids [n_prompts][n]."""
 
-    def calls(self, name: str, prompts: Sequence, N: int, rng: Any, stopped: Callable) -> Iterator[list[Served]]:
+    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator[list[Served]]:
         """Yield the result of each call of the target: a Served for each text that it served, of N tokens at most.
-        name: one of DECODERS. stopped(text_index): True if the caller needs no more tokens of this text."""
+        name: one of DECODERS. rngs: the random numbers of each text. stopped(text_index): True if the caller needs no
+        more tokens of this text."""
 
 
 class PythonLoops:
@@ -44,6 +46,7 @@ class PythonLoops:
     def __init__(self, plan: Plan, models: Models, n_vocab: int, n_ctx: int):
         self.plan = plan
         self.models = models
+        self.networks: Mapping[str, Any] | Models = models  # by role, with the parts of drafters
         self.n_vocab = n_vocab
         self.n_ctx = n_ctx
         self.copies = [role for role in plan.networks if models.shares_cache(role)]
@@ -52,11 +55,17 @@ class PythonLoops:
             scales = [spec.scale for spec in specs]
             self.lookaheads.append(drafters.FixedK(K) if isinstance(K, int) else AutoK(scales))
 
+    def over(self, networks: Mapping[str, Any]) -> "PythonLoops":
+        """Return the same loops over other networks, such as those of one text of a batch."""
+        loops = copy(self)
+        loops.networks = networks
+        return loops
+
     # ---- The parts of a decode ---------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
-        loaded = self.models[role]
+        loaded = self.networks[role]
         return loaded if role in self.plan.objects else loaded.with_probs(self.plan.filters(role))
 
     def drafter(self, rng: Any, depth: int = 0, target: Any = None) -> drafters.Drafter:
@@ -94,13 +103,15 @@ class PythonLoops:
 
     # ---- The loops ---------------------------------------------------------------------------------------------------
 
-    def calls(self, name: str, prompts: Sequence, N: int, rng: Any, stopped: Callable) -> Iterator[list[Served]]:
+    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator[list[Served]]:
         """One prompt at a time. stopped is not asked, as nobody asks for a step after the stop text."""
-        [x] = prompts
-        steps = autoregressive_sampling(x, self.model("target"), N, rng)
-        if name == "speculative":
-            steps = self.speculative_steps(x, N, rng)
-        return ([Served(0, step)] for step in steps)
+        [x], [rng] = prompts, rngs
+        return ([Served(0, step)] for step in self.steps(name, x, N, rng))
+
+    def steps(self, name: str, x: Sequence, N: int, rng: Any) -> Iterator[Step]:
+        if name == "autoregressive":
+            return autoregressive_sampling(x, self.model("target"), N, rng)
+        return self.speculative_steps(x, N, rng)
 
     def speculative_steps(self, x: Sequence, N: int, rng: Any) -> Iterator[Step]:
         plan = self.plan
@@ -139,23 +150,24 @@ def decoded(
     seed decides its random numbers. with_details: True to explain the tests of each step.
     """
     plan = session.plan
-    groups = [inputs] if plan.batch > 1 else [[x] for x in inputs]  # texts that a generator draws
-    for index, group in enumerate(groups):
-        rng = RecordedRandom(plan.rng(sample + index))
-        decode = TextDecode(session, rng, len(group), index, with_details)
-        calls = session.loops.calls(name, group, N, rng, decode.is_stopped)
+    size = len(inputs) if plan.batch > 1 else 1  # of a group
+    for first in range(0, len(inputs), size):
+        group = inputs[first : first + size]
+        rngs = [RecordedRandom(plan.rng(sample + first + index)) for index in range(len(group))]
+        decode = TextDecode(session, rngs, first, with_details)
+        calls = session.loops.calls(name, group, N, rngs, decode.is_stopped)
         yield from decode.steps(calls)
 
 
 class TextDecode:
     """A decode under way, of one text or of a batch."""
 
-    def __init__(self, session: Decodes, rng: RecordedRandom, n_texts: int, first: int, with_details: bool):
-        """first: the number of the first text."""
+    def __init__(self, session: Decodes, rngs: Sequence[RecordedRandom], first: int, with_details: bool):
+        """rngs: of each text. first: the number of the first text."""
         self.rule = session.plan.rule
         self.outer = [specs[0].name for specs in session.plan.levels[:-1]]  # drafters for which another one drafts
-        self.rng = rng
-        self.texts = [StreamDecoder(session.encoder, session.plan.stop) for _ in range(n_texts)]
+        self.rngs = rngs
+        self.texts = [StreamDecoder(session.encoder, session.plan.stop) for _ in rngs]
         self.first = first
         self.with_details = with_details
         self.times = StepTimes(session.logs)
@@ -170,13 +182,14 @@ class TextDecode:
     def steps(self, calls: Iterator[list[Served]]) -> Iterator[TextStep]:
         """Yield each step with its text and its times, until all texts are complete."""
         while not self.all_stopped:
-            self.rng.u = []
             self.times.begin()
             served = next(calls, None)
             self.times.end()
             if served is None:
                 break
             shown = [self.with_text(one) for one in served]
+            for one in served:
+                self.rngs[one.text_index].u = []  # the next step's draws are its own
             self.times.put_into(shown[0], is_last=self.all_stopped)
             yield from shown
         for index, text in enumerate(self.texts, start=self.first):
@@ -206,7 +219,7 @@ class TextDecode:
         shown.q = [float(row[token]) for row, token in zip(step.q, shown.tokens, strict=False)]
         shown.levels = self.calls_inside(proposal)
         if self.with_details and self.rule.judge and chances is None:
-            shown.details = explain_step(step, self.rule, self.rng.u, n)
+            shown.details = explain_step(step, self.rule, self.rngs[index].u, n)
         return shown
 
     def calls_inside(self, proposal: Any) -> dict[str, list]:

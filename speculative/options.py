@@ -104,7 +104,7 @@ class ModelOptions:
     data_parallel: int = option(1, whole(1), takes="N", help=
         "with jax: copies of the models, each with a share of --batch")
     batch: int = option(1, whole(1, 4096), takes="N", help=
-        "with jax: decode this many prompts of --prompt_file at a time")
+        "decode this many prompts of --prompt_file at a time, with c or jax")
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ DEMO = {
 
 # Options that cannot be given together.
 CONFLICTS = (
-    ({"tree"}, {"K", "batch"}),
+    ({"tree"}, {"K"}),
     ({"fast"}, {"drafter", "K", "tree", "accept"}),  # which it stands for
     ({"prompt_file"}, {"prompt"}),
-    ({"batch"}, {"n_samples", "stream", "verbose", "verify", "html"}),
+    ({"batch"}, {"stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify"}),
     ({"quiet"}, {"verbose", "verify"}),
     ({"verify"}, {"verbose", "stream", "json", "html", "n_samples", "stop"}),
@@ -190,7 +190,8 @@ def drafts_with(name: str, o: ModelOptions) -> bool:
 
 NO_EFFECT = (
     NoEffect(("top_k", "top_p", "min_p", "eta"), is_greedy, "at temperature 0 the likeliest token is taken"),
-    NoEffect(("mesh", "data_parallel", "batch"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
+    NoEffect(("mesh", "data_parallel"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
+    NoEffect(("batch",), lambda o: o.engine == "numpy", "it is for --engine c or jax"),
     NoEffect(("tree", "fast"), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
     NoEffect(("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     NoEffect(("ngram_text",), lambda o: not drafts_with("ngram", o), "--drafter ngram is not asked for"),

@@ -1,7 +1,7 @@
 """load_pair: a session from Python. An error in its options names them as Python does."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec
@@ -27,6 +27,10 @@ class Pair(Session[ModelOptions]):
     @in_python()
     def decode(self, name: str, prompt: str, N: int, sample: int) -> Iterator[TextStep]:
         return super().decode(name, prompt, N, sample)
+
+    @in_python()
+    def batch(self, prompts: Sequence[str], n_tokens_to_generate: int = 40) -> Iterator[TextStep]:
+        return super().batch(prompts, n_tokens_to_generate)
 
     @in_python()
     def changed(self, **options: Any) -> "Pair":

@@ -3,17 +3,20 @@ decode through it. The blog's create_model_fn is Session.model, and its seed is 
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any, Generic
 
 import numpy as np
 
+from speculative.batching import BatchLoops
 from speculative.decoding import Loops, PythonLoops, decoded
 from speculative.drafters.base import Drafter
 from speculative.engines.choice import make_engine
 from speculative.engines.model import Call
 from speculative.loading import Models
 from speculative.options import ModelOptions, make_options
-from speculative.plan import NO_FUNCTIONS, AnyOptions, Functions, make_plan, spelled_out, wanted_models
+from speculative.plan import NO_FUNCTIONS, AnyOptions, Functions, Plan, make_plan, spelled_out, wanted_models
 from speculative.sampling import Step
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
@@ -82,11 +85,18 @@ class Session(Generic[AnyOptions]):
         self.models.check(plan.networks, n_cached)
         new = self.models.load(plan, in_place=bool(prompts) and is_short(o, longest + N))
         self.engine.prepare(plan, new, longest)
-        networks = {role: self.models[role] for role in plan.networks}
         logs = {role: self.models[role].log for role in plan.roles if role not in plan.objects}
         self.logs: Mapping[str, deque[Call]] = logs
         self.in_python = PythonLoops(plan, self.models, self.encoder.n_vocab, self.n_ctx)
-        self.loops: Loops = self.engine.compiled_loops(plan, networks) or self.in_python
+        self.loops = self.loops_of(plan)
+
+    def loops_of(self, plan: Plan) -> Loops:
+        """The loops of a plan over the loaded models."""
+        networks = {role: self.models[role] for role in plan.networks}
+        compiled = self.engine.compiled_loops(plan, networks)
+        if compiled or plan.batch == 1:
+            return compiled or self.in_python
+        return BatchLoops(self.in_python, plan.batch)
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -149,6 +159,21 @@ class Session(Generic[AnyOptions]):
             self.loops.ready(inputs, N)
         return decoded(self, name, inputs, N, sample)
 
+    def batch(self, prompts: Sequence[str], n_tokens_to_generate: int = 40) -> Iterator[TextStep]:
+        """The steps of the speculative texts of several prompts; text_index says whose each is. As many are decoded
+        together as --batch says; all, if it says nothing. Each is the text that it would be alone with its number as
+        its sample. Raises UserError at the call."""
+        N = checked("n_tokens_to_generate", whole(1), n_tokens_to_generate)
+        inputs = [self.input_ids(prompt, N) for prompt in prompts]
+        if not inputs:
+            raise UserError("a batch needs at least one prompt")
+        session = copy(self)
+        session.plan = replace(self.plan, batch=self.plan.batch if self.plan.batch > 1 else max(2, len(inputs)))
+        self.engine.check(session.plan)
+        session.loops = session.loops_of(session.plan)
+        session.loops.ready(inputs, N)
+        return decoded(session, "speculative", inputs, N)
+
     # ---- Their parts -------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
@@ -161,7 +186,7 @@ class Session(Generic[AnyOptions]):
 
     def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
-        for [served] in self.loops.calls(name, [x], N, rng, lambda text_index: False):
+        for [served] in self.loops.calls(name, [x], N, [rng], lambda text_index: False):
             yield served.step
 
     def forget(self) -> None:

@@ -22,6 +22,7 @@ FLOORS = (
     "speculative.measure.race speculative.measure.close_up speculative.measure.advice speculative.measure.doubt",
     "speculative.measure.record speculative.measure.words speculative.measure.analysis",
     "speculative.laws",
+    "speculative.batching",
     "speculative.decoding",
     "speculative.loading",
     "speculative.engines speculative.plan",

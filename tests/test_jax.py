@@ -50,7 +50,7 @@ def loop_of(pair, filters=GREEDY, draft_filters=GREEDY, rule=TOKEN, least=1):
 
 def calls_of(loop, prompts, N, K, numbers, batch=1, stopped=lambda text_index: False):
     loop.K, loop.batch = K, batch
-    return loop.calls("speculative" if K else "autoregressive", prompts, N, numbers, stopped)
+    return loop.calls("speculative" if K else "autoregressive", prompts, N, [numbers], stopped)
 
 
 def steps_of(loop, x, N, K, numbers):

@@ -141,6 +141,7 @@ EFFECTS = [
     # for each row of NO_EFFECT: options with which its options do nothing, and options with which they do something
     ({}, {"temperature": "1"}),
     ({}, JAX),
+    ({"engine": "numpy"}, {}),
     (JAX, {}),
     (JAX, {}),
     ({}, {"drafter": "ngram"}),

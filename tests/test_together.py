@@ -1,9 +1,15 @@
 """Texts that are decoded together are those that each would be alone, to the bit."""
 
 import threading
+import time
+from copy import copy
+from dataclasses import replace
 
 import pytest
+from conftest import MODELS
 
+from speculative import UserError, load_pair
+from speculative.engines.c.library import library
 from speculative.engines.together import Closed, Strand
 
 
@@ -63,3 +69,100 @@ def test_a_strand_that_is_closed_ends_where_it_waits_and_leaves_no_thread():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     assert threading.active_count() <= before + 1
+
+
+# ---- Texts -----------------------------------------------------------------------------------------------------------
+
+PROMPTS = ["It was upon a bitterly cold night", "Holmes", "The door of the old house was open, and the light", "the"]
+PROMPTS += ["When he had gone, the lady of the house, who had been there for an hour, turned to the boy and said"]
+N = 14
+KINDS = [  # of decodes, over what the engine has
+    {"drafter": "model", "K": 3},
+    {"drafter": "model", "K": 5, "accept": "block", "top_p": 0.9},
+    {"drafter": "model", "tree": (2, 2), "min_p": 0.02},
+    {"drafter": "model", "K": 3, "accept": "lenient:0.5", "top_k": 20},
+    {"drafter": "model", "K": 3, "accept": "typical:0.3", "eta": 0.001},
+    {"drafter": "prompt_lookup+model", "K": 4, "draft_temperature": 0.5},
+    {"drafter": "ngram", "K": 3},
+    {"drafter": "int8", "K": 4},
+    {"drafter": "int8", "tree": (2, 1)},
+    {"drafter": "int8/int4", "K": (4, 3)},
+    {"drafter": "int8/prompt_lookup+model", "K": (6, 3)},
+    {"drafter": "bfloat16/int8/model", "K": (6, 3, 2), "accept": "block"},
+    {"drafter": "heads", "K": 3},
+]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    if not library():
+        pytest.skip("there is no compiler")
+    return load_pair("tiny-draft", "tiny-target", models_dir=str(MODELS), threads=2)
+
+
+def texts_of(steps, n_texts=5):
+    texts = [[] for _ in range(n_texts)]
+    for step in steps:
+        texts[step.text_index].append((step.tokens, step.drafted, step.accepted, step.alpha, step.text))
+    return texts
+
+
+def batch_of(session, size, sampled):
+    session = copy(session)
+    session.plan = replace(session.plan, batch=size)
+    session.loops = session.loops_of(session.plan)
+    return texts_of(session.batch(sampled, N))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: " ".join(map(str, kind.values())))
+def test_a_text_of_a_batch_is_the_one_that_it_is_alone(kind, temperature, tiny):
+    """Its tokens, drafts and chances, whatever the texts beside it, with more prompts than seats and with fewer."""
+    if temperature == 0:
+        kind = {name: value for name, value in kind.items() if name not in ("top_p", "top_k", "min_p", "eta")}
+    try:
+        session = tiny.changed(temperature=temperature, seed=3, **kind)
+    except UserError as error:  # heads are not bundled
+        pytest.skip(str(error))
+    alone = [texts_of(session.speculative(prompt, N, sample=i), 1)[0] for i, prompt in enumerate(PROMPTS)]
+    assert batch_of(session, 2, PROMPTS) == alone
+    assert batch_of(session, 8, PROMPTS) == alone
+
+
+def test_a_text_that_ends_makes_room_for_the_next_prompt(tiny):
+    """A stop text ends some texts early. Meanwhile the others go on, two in each call of the target."""
+    session = tiny.changed(stop="e")
+    log = session.models["target"].log
+    log.clear()
+    texts = batch_of(session, 2, PROMPTS)
+    assert all("e" not in "".join(text for *_, text in steps) for steps in texts)
+    n_texts = [call.n_texts for call in log]
+    assert sum(n_texts) == sum(map(len, texts))
+    assert n_texts == sorted(n_texts, reverse=True)  # two, until a single text is left
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 5])
+def test_a_batch_that_nobody_asks_on_ends_its_threads(n_steps, tiny):
+    before = threading.active_count()
+    steps = tiny.batch(PROMPTS, N)
+    for _ in range(n_steps):
+        next(steps)
+    steps.close()
+    time.sleep(0.1)
+    assert threading.active_count() <= before + 1  # the engine's worker
+
+
+def test_an_error_in_one_text_is_the_batchs(tiny):
+    def draft(x, k):
+        raise UserError("no drafts today") if len(x) > 5 else ValueError
+
+    session = tiny.changed(drafter=draft)
+    with pytest.raises(UserError, match="no drafts today"):
+        [*session.batch(PROMPTS[:1] * 3, N)]
+
+
+def test_gpt2_itself_takes_one_text_at_a_time():
+    words = {"models_dir": str(MODELS), "engine": "numpy"}
+    session = load_pair("tiny-draft", "tiny-target", **words)
+    with pytest.raises(UserError, match="together with engine c or jax"):
+        session.batch(PROMPTS, N)

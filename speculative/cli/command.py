@@ -43,14 +43,16 @@ def parse(given: dict[str, Any]) -> Options:
 
 
 def choose_prompts(o: Options) -> list[str]:
-    """One prompt, --n_samples times. With --batch B, all of a file's, which has to have B or more; or one, B times.
+    """One prompt, --n_samples times; with --batch B at least B times, or all prompts of a file, of which it has to have
+    B or more.
 
     With --interactive and --serve, whose prompts come later, none. Raises UserError.
     """
     if o.interactive or o.serve is not None:
         return []
-    prompts = file_prompts(o.prompt_file, o.batch) if o.prompt_file else [o.prompt] * o.batch
-    return prompts * o.n_samples
+    if not o.prompt_file:
+        return [o.prompt] * max(o.batch, o.n_samples)
+    return file_prompts(o.prompt_file, o.batch) * o.n_samples
 
 
 def file_prompts(file: str, batch: int) -> list[str]:

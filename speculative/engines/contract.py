@@ -10,6 +10,7 @@ from speculative.engines import memory
 from speculative.engines.formats import FORMATS, convert_all, rounder
 from speculative.engines.model import CachedNetwork, common_prefix, margin
 from speculative.plan import Plan
+from speculative.support.errors import UserError
 
 
 class Engine:
@@ -55,6 +56,8 @@ class Engine:
 
     def check(self, plan: Plan) -> None:
         """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
+        if plan.batch > 1:
+            raise UserError("--batch decodes prompts together with --engine c or jax, where rows of several are cheap")
 
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
         """Return convert(name, array) for the loader. in_place: for a run so short that packing does not pay."""

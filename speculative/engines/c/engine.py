@@ -12,6 +12,7 @@ from speculative.engines.contract import Engine
 from speculative.engines.memory import SAVING
 from speculative.engines.model import LOCK, CachedNetwork, n_bytes
 from speculative.engines.system import n_cores
+from speculative.plan import Plan
 from speculative.support.errors import UserError
 
 THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
@@ -38,6 +39,9 @@ class CEngine(Engine):
 
     def words(self) -> str:
         return f"C ({library().instructions().decode()}), {self.threads} thread{'s' * (self.threads > 1)}"
+
+    def check(self, plan: Plan) -> None:
+        """It takes all plans."""
 
     def has_fast_int8(self) -> bool:  # without an instruction that multiplies bytes 9 rows cost as much as in float32
         return any(name in self.words() for name in ("VNNI", "NEON"))

@@ -94,16 +94,17 @@ class DeviceLoops:
 
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
-    def calls(self, name: str, prompts: Sequence, N: int, rng, stopped: Callable) -> Iterator[list[Served]]:
+    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator[list[Served]]:
         """Decode N tokens for each of the prompts with the decoder `name`. Yield for each call of the target a Served,
         whose Step has no distributions, for each prompt that it served.
 
         `batch` of them are decoded together. The tokens of a prompt depend on its number, not on its neighbours.
+        rngs: the first gives the seed of all.
         stopped(text_index): True if the caller needs no more tokens of this prompt.
         """
         K = self.K_of(name, N)
         lengths = lengths_of(prompts, N, K)
-        seed = int(rng.integers(2**32))
+        seed = int(rngs[0].integers(2**32))
         for first in range(0, len(prompts), self.batch):
             group = prompts[first : first + self.batch]
             yield from self.calls_of_group(group, first, N, K, lengths, seed, stopped)
