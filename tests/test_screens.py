@@ -117,7 +117,7 @@ def test_no_golden_file_is_left_over():
     assert {path.stem for path in GOLDEN.iterdir()} == {*SCREENS}
 
 
-@pytest.mark.parametrize("line", ["/quit", "/exit"])
+@pytest.mark.parametrize("line", ["/quit", "/exit", "quit", "exit"])
 def test_a_session_ends_with_its_lines(line, command, pair_words, monkeypatch):
     type_in(monkeypatch, "", line, "the thing in")
     assert command("--interactive", *pair_words)[:2] == (0, "")

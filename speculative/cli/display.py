@@ -41,7 +41,8 @@ class Screen(AbstractContextManager):
         """names: the decoders, in their order. prompts: one for each text."""
         self.names = list(names)
         self.prompts = prompts
-        self.stream = o.stream or (sys.stdout.isatty() and not o.quiet and o.batch == 1)
+        live = sys.stdout.isatty() and not o.quiet and o.batch == 1  # a batch decodes its texts together
+        self.stream = o.stream or live
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
         self.steps: list[TextStep] | None = None  # shown steps of this decoder; None before its bar and after its text
 
@@ -87,7 +88,7 @@ class Screen(AbstractContextManager):
             print(time)
         if not self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
-            for step in sorted(steps, key=lambda step: step.text_index):  # a batch decodes texts together
+            for step in sorted(steps, key=lambda step: step.text_index):
                 self.print_step(step)
             print(flush=True)
 

@@ -2,8 +2,7 @@
 
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from speculative.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
 from speculative.values import as_typed
@@ -20,55 +19,62 @@ COMMANDS = {  # of a session -> what they do
     "quit": "quit",
     "exit": "quit",
 }
-SESSION = r"""/NAME VALUE changes an option; /NAME alone switches it or sets its default. /why says why the last run
-was as fast as it was. quit ends the session.
+SESSION = r"""/NAME VALUE changes an option; /NAME alone switches it or sets its default.
+/why explains the last run; quit ends the session.
 In a prompt \n is a newline, \t a tab, \\n the characters \n; // begins a prompt with a slash."""
 MORE = "More"  # the group of the rare options
 MOST_COLUMNS = 120  # also at a wider terminal
 INDENT = 26  # columns before an option's help
 
 
+class Entry(NamedTuple):
+    """An option in a list of options."""
+
+    typed: str  # its name as it is typed here
+    value: str  # that stands behind its help; "" for none
+
+
 def help_text(everything: bool = False) -> str:
     """Return --help: the options with their defaults; with everything, the rare ones too."""
-    groups = [*GROUPS, MORE] if everything else GROUPS
-    lines = [line for group in groups for line in group_lines(group, flag, default)]
+    lines = []
+    for group in [*GROUPS, MORE] if everything else GROUPS:
+        lines += group_lines(group, {name: Entry(flag(name), default(name)) for name in FIELDS})
     return "\n".join(lines if everything else [*lines, "", "--help all shows the rest."])
 
 
 def session_help(options: ModelOptions) -> str:
     """Return /help: the options that a session can change, with their values."""
+    entries = {}
+    for name, f in FIELDS.items():
+        if f.metadata.get("live"):
+            entries[name] = Entry(f"/{name}", in_words(name, getattr(options, name)))
+    lines = [SESSION]
+    for group in (*GROUPS, MORE):
+        lines += group_lines(group, entries)
+    return "\n".join(lines)
 
-    def live(name: str) -> str:
-        return f"/{name}" if FIELDS[name].metadata.get("live") else ""
 
-    def value(name: str) -> str:
-        return in_words(name, getattr(options, name))
-
-    return "\n".join([SESSION, *(line for group in (*GROUPS, MORE) for line in group_lines(group, live, value))])
-
-
-def group_lines(group: str, flag_of: Callable[[str], str], value_of: Callable[[str], str]) -> Iterator[str]:
-    """Yield the lines of a group. flag_of(name): the option as it is typed, "" to leave it out. value_of(name): the
-    value that stands behind its help."""
-    names = [name for name, f in FIELDS.items() if f.metadata.get("group", MORE) == group and flag_of(name)]
-    if names:
-        yield from ("", group)
-    for name in names:
+def group_lines(group: str, entries: dict[str, Entry]) -> list[str]:
+    """Return the lines of a group: its heading and the options that have an entry, if any has."""
+    lines = []
+    for name, entry in entries.items():
         metadata = FIELDS[name].metadata
-        value = value_of(name)
-        words = f"{metadata['help']} [{value}]" if value else metadata["help"]
-        yield from option_lines(f"{flag_of(name)} {metadata['takes']}".rstrip(), words)
+        if metadata.get("group", MORE) == group:
+            value = f" [{entry.value}]" if entry.value else ""
+            lines += option_lines(f"{entry.typed} {metadata['takes']}", metadata["help"] + value)
+    return ["", group, *lines] if lines else []
 
 
 def option_lines(typed: str, words: str) -> list[str]:
     """Return an option's lines. Its help begins beside it, or below it if it is long."""
     columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
-    beside = f"  {typed}".ljust(INDENT)
-    below = " " * INDENT
-    lines = textwrap.wrap(words, max(columns - INDENT, INDENT), break_on_hyphens=False)
+    width = max(columns - INDENT, INDENT)
+    indent = " " * INDENT
+    lines = [indent + line for line in textwrap.wrap(words, width, break_on_hyphens=False)]
+    beside = f"  {typed.rstrip()}".ljust(INDENT)
     if not beside.endswith(" "):
-        return [beside, *(below + line for line in lines)]
-    return [beside + lines[0], *(below + line for line in lines[1:])]
+        return [beside, *lines]
+    return [beside + lines[0].lstrip(), *lines[1:]]
 
 
 def flag(name: str) -> str:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from speculative.cli.choices import CHOICES
 from speculative.cli.help import COMMANDS
-from speculative.cli.values import VALUES
 from speculative.options import FIELDS
 from speculative.support.files import cache_home
 
@@ -39,13 +39,20 @@ def editing() -> Iterator[None]:
 
 def completions(before: str, word: str) -> Sequence[str]:
     """Return what a word can become. before: the line up to it."""
-    option = before.split()[-1:] or [""]
+    words = before.split()
     if word.startswith("/"):
-        names = [f"/{name}" for name, f in FIELDS.items() if f.metadata.get("live")]
-        known = [*names, *(command for command in COMMANDS if command.startswith("/"))]
+        typed = slash_words()
+    elif words and words[-1].startswith("/"):
+        typed = CHOICES.get(words[-1].removeprefix("/"), [])
     else:
-        known = VALUES.get(option[0].removeprefix("/"), []) if option[0].startswith("/") else []
-    return [f"{name} " for name in known if name.startswith(word)]
+        typed = []
+    return [f"{name} " for name in typed if name.startswith(word)]
+
+
+def slash_words() -> list[str]:
+    """Return the options that a session can change, and its commands, as they are typed."""
+    live = [f"/{name}" for name, f in FIELDS.items() if f.metadata.get("live")]
+    return [*live, *(name for name in COMMANDS if len(name) > 1 and name.startswith("/"))]
 
 
 def history_file() -> Path | None:

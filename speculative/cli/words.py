@@ -90,9 +90,8 @@ def short_flag(word: str) -> Flag:
 
 def following(name: str, rest: deque[str]) -> str:
     """Take the value of an option from the words after it. Raises UserError."""
-    if name in SWITCHES:
-        return rest.popleft() if rest and rest[0] in ("True", "False") else "True"
-    if rest and not is_flag(rest[0]):
+    next_word = rest[0] if rest else "--"
+    if next_word in ("True", "False") or (name not in SWITCHES and not is_flag(next_word)):
         return rest.popleft()
     if name in WITHOUT_VALUE:
         return "True"
@@ -114,9 +113,10 @@ def cut_text(last: Flag, rest: deque[str]) -> UserError:
     """Return the error of words that follow no option: most often the shell has cut a text at its spaces. last: the
     option before them, with its value."""
     words = [*takewhile(lambda word: not is_flag(word), rest)]
-    name = "prompt"
-    if last.name in TEXTS:
+    if last.name in TEXTS and last.value:
         name = last.name
-        words = [*filter(None, [last.value]), *words]
+        words.insert(0, last.value)
+    else:
+        name = "prompt"
     text = " ".join(words).strip("“”„‘’")
     return UserError(f'a {TEXTS[name]} is given as --{name} "{text:.80}"')

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from speculative.cli.values import VALUES
+from speculative.cli.choices import CHOICES
 from speculative.decoding import DECODERS
 from speculative.drafters import DRAFTERS
 from speculative.measure.ending import text_of
@@ -52,7 +52,7 @@ LABELS = {  # of the options that the form has; none of them names a file
     "eta": "eta",
     "stop": "Stop text",
 }
-CHOICES = {"drafter": VALUES["drafter"], "accept": VALUES["accept"], "fast": ["off", "on"]}
+MENUS = {"drafter": CHOICES["drafter"], "accept": CHOICES["accept"], "fast": ["off", "on"]}
 NAMES = ("prompt", *LABELS)  # of the texts in a request
 SWITCH = {"off": False, "on": True}
 READ = {  # from the text of a field, as as_typed writes it, to an option
@@ -161,7 +161,7 @@ def event(kind: str, value: Any) -> str:
 
 def field(name: str, value: str) -> dict:
     """A field of the form. choices: its values, if they are not typed."""
-    choices = [*dict.fromkeys((*CHOICES[name], value))] if name in CHOICES else []
+    choices = [*dict.fromkeys((*MENUS[name], value))] if name in MENUS else []
     return {"name": name, "label": LABELS[name], "help": FIELDS[name].metadata["help"], "choices": choices}
 
 

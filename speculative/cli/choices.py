@@ -2,7 +2,7 @@
 
 from speculative import drafters
 
-VALUES = {
+CHOICES = {
     "K": ["auto", "4", "8", "16"],
     "drafter": [*drafters.DRAFTERS, "prompt_lookup+model", "model/ngram", "model/prompt_lookup", "int8/model"],
     "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
