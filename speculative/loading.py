@@ -68,6 +68,7 @@ class Models:
     source: str  # of official models that are missing
     ngram_text: str | None  # the file in which n-grams are counted
     quiet: bool = False
+    refresh: bool = False  # whether the hub is asked for newer versions
     specs: dict[str, ModelSpec] = field(default_factory=dict)
     due: Sequence[ModelSpec] = ()  # of a plan that is being loaded, the networks that are not loaded yet
     loaded: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class Models:
     def described(self, role: str) -> ModelSpec:
         """Return the spec of a model. Raises UserError if a draft's vocabulary is not the target's."""
         size, dtype = self.wanted[role]
-        folder = complete_folder(size, self.models_dir, self.source, weights=False)
+        folder = complete_folder(size, self.models_dir, self.source, weights=False, refresh=self.refresh)
         if role == "target":
             encoder, hparams = load_encoder_and_hparams(folder)
             return ModelSpec(role, size, folder, dtype, encoder, hparams)

@@ -97,6 +97,8 @@ class ModelOptions:
         "most threads that the C engine uses [one for each core]")
     source: str = option("openai", text, takes="NAME|URL", help=
         "where to download missing models: openai, huggingface, or the URL of a mirror")
+    refresh: bool = option(False, switch, help=
+        "ask the hub for a newer version of a model that is in its cache")
     engine: str = option("c", one_of("c", "numpy", "jax", "auto"), takes="c|numpy|jax|auto", group=ENGINE, help=
         "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator")
     mesh: int = option(1, whole(1), takes="N", help=

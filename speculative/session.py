@@ -39,7 +39,7 @@ def is_short(o: ModelOptions, n_tokens: int) -> bool:
 def models_of(o: ModelOptions, quiet: bool = False) -> Models:
     """Return the models of these options, not yet loaded. Raises UserError."""
     engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
-    return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet)
+    return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet, o.refresh)
 
 
 class Session(Generic[AnyOptions]):
