@@ -6,21 +6,21 @@ of each drafter and K is not counted. With --out, an interrupted command continu
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import mean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks import plots, runs
+from benchmarks import latency, plots, runs
 from benchmarks.tables import parser_of, table
 from speculative.support.texts import read_prompts
 
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
-NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens")
+NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens", "plain_waits", "spec_waits")
 SETTING = "T=temperature:g top-p=top_p:g domain"
 
 
@@ -35,54 +35,116 @@ def setting(text: str) -> tuple[float, float | None]:
     return float(temperature), float(top_p) if top_p else None
 
 
-def measure(o) -> list[dict]:
-    """A row for each run of the grid."""
-    prompts = [(d, prompt) for d, path in o.prompts.items() for prompt in read_prompts(str(path), o.n_prompts)]
-    models = [o.models_dir, o.target_model_size, o.dtype, o.draft_model_size, o.draft_dtype, o.n_tokens]
-    # A K may have fewer numbers than a drafter has levels, not more.
-    kinds = [kind for kind in product(o.drafters, o.K, o.accept) if str(kind[1]).count("/") <= kind[0].count("/")]
-    settings = []
+# ---- The runs --------------------------------------------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """A run of the grid."""
+
+    setting: runs.Setting  # whose seed is the number of the repeat
+    domain: str
+    prompt: str
+
+    def row(self, session, N: int) -> dict[str, Any]:
+        """Decode -> the run's row."""
+        s = self.setting
+        row = {"temperature": s.temperature, "top_p": s.top_p, "domain": self.domain, "drafter": s.drafter}
+        row |= {"accept": s.accept, "K": s.K, "prompt": self.prompt, "repeat": s.seed}
+        return row | runs.run(session, self.prompt, N, s)
+
+
+def wanted_runs(o) -> list[Wanted]:
+    """Return the runs of the grid, in a random order for each repeat."""
+    prompts = [
+        (domain, prompt) for domain, path in o.prompts.items() for prompt in read_prompts(str(path), o.n_prompts)
+    ]
+    every = []
     for repeat in range(o.repeats):
-        once = [*product(kinds, o.settings, prompts)]
-        settings += [(repeat, *once[i]) for i in np.random.default_rng(repeat).permutation(len(once))]
-    file = Path(o.out, "runs.jsonl") if o.out else None
-    done = dict(map(json.loads, file.read_text("utf-8").splitlines())) if file and file.exists() else {}
-    todo = [s for s in settings if json.dumps([models, s]) not in done]
+        of_repeat = []
+        for drafter, K, accept in kinds(o):
+            for (temperature, top_p), (domain, prompt) in product(o.settings, prompts):
+                of_run = runs.Setting(drafter, K, temperature, top_p, accept, repeat)
+                of_repeat.append(Wanted(of_run, domain, prompt))
+        order = np.random.default_rng(repeat).permutation(len(of_repeat))
+        every += [of_repeat[i] for i in order]
+    return every
+
+
+def kinds(o) -> list[tuple]:
+    """Return (drafter, K, rule) of the grid. A K may have fewer numbers than a drafter has levels, not more."""
+    every = product(o.drafters, o.K, o.accept)
+    return [kind for kind in every if str(kind[1]).count("/") <= kind[0].count("/")]
+
+
+class Done:
+    """The runs so far, in a file if --out names a folder for it."""
+
+    def __init__(self, o):
+        self.models = [o.models_dir, o.target_model_size, o.dtype, o.draft_model_size, o.draft_dtype, o.n_tokens]
+        self.file = Path(o.out, "runs.jsonl") if o.out else None
+        self.rows: dict[str, dict] = {}
+        if self.file and self.file.exists():
+            self.rows = dict(map(json.loads, self.file.read_text("utf-8").splitlines()))
+
+    def key(self, wanted: Wanted) -> str:
+        return json.dumps([self.models, wanted])
+
+    def __contains__(self, wanted: Wanted) -> bool:
+        return self.key(wanted) in self.rows
+
+    def add(self, wanted: Wanted, row: dict) -> None:
+        self.rows[self.key(wanted)] = row
+        if self.file:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.file, "a", encoding="utf-8") as f:
+                f.write(json.dumps([self.key(wanted), row]) + "\n")
+
+
+def measure(o) -> list[dict]:
+    """Return a row for each run of the grid."""
+    wanted = wanted_runs(o)
+    done = Done(o)
+    todo = [run for run in wanted if run not in done]
     if todo:
         session = runs.load(o, o.drafters)
-        for drafter, K, accept in dict.fromkeys(kind for _, kind, *_ in todo):
-            runs.run(session, prompts[0][1], min(o.n_tokens, 24), drafter, K, 1.0, None, accept, 0)  # not counted
-    for s in tqdm(todo, unit="run", disable=None):
-        repeat, (drafter, K, accept), (temperature, top_p), (domain, prompt) = s
-        row = {"temperature": temperature, "top_p": top_p, "domain": domain, "drafter": drafter, "accept": accept}
-        row |= {"K": K, "prompt": prompt, "repeat": repeat}
-        row |= runs.run(session, prompt, o.n_tokens, drafter, K, temperature, top_p, accept, repeat)
-        done[json.dumps([models, s])] = row
-        if file:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with open(file, "a", encoding="utf-8") as f:
-                f.write(json.dumps([json.dumps([models, s]), row]) + "\n")
-    return [done[json.dumps([models, s])] for s in settings]
+        for drafter, K, accept in kinds(o):  # once before it counts
+            first = runs.Setting(drafter, K, 1.0, None, accept, 0)
+            runs.run(session, wanted[0].prompt, min(o.n_tokens, 24), first)
+        for run in tqdm(todo, unit="run", disable=None):
+            done.add(run, run.row(session, o.n_tokens))
+    return [done.rows[done.key(run)] for run in wanted]
+
+
+# ---- The lines -------------------------------------------------------------------------------------------------------
 
 
 def summarise(rows: list[dict]) -> list[dict]:
-    """A line for each kind of run: means, the median speedup, and counts over the texts."""
-    kinds = {}
+    """Return a line for each kind of run."""
+    runs_of: dict[tuple, list[dict]] = {}
     for row in rows:
-        kinds.setdefault(tuple(row[name] for name in KIND), []).append(row)
-    lines = []
-    for kind, of in kinds.items():
-        line = dict(zip(KIND, kind, strict=True)) | {"runs": len(of), "of": of}
-        for name in of[0].keys() - line.keys() - {*NO_MEAN}:
-            values = [row[name] for row in of if row.get(name) is not None]
-            line[name] = mean(values) if values else None
-        line["speedup"] = median(row["speedup"] for row in of)
-        line["unlike"] = sum(row["spec_tokens"] != row["plain_tokens"] for row in of)
-        # A repeat at temperature 0 is the same text again, and not further evidence.
-        texts = [row for row in of if row["temperature"] or row["repeat"] == 0]
-        line |= {"texts": len(texts), "r_error": standard_error([row["r"] for row in texts])}
-        lines.append(line)
+        kind = tuple(row[name] for name in KIND)
+        runs_of.setdefault(kind, []).append(row)
+    lines = [line_of(kind, of_kind) for kind, of_kind in runs_of.items()]
     return sorted(lines, key=lambda line: [str(line[name]).zfill(6) for name in KIND])
+
+
+def line_of(kind: tuple, rows: list[dict]) -> dict[str, Any]:
+    """Return the means of these runs, the median speedup, and counts over the texts."""
+    line = dict(zip(KIND, kind, strict=True)) | {"runs": len(rows), "of": rows}
+    for name in rows[0].keys() - line.keys() - {*NO_MEAN}:
+        values = [row[name] for row in rows if row.get(name) is not None]
+        line[name] = mean(values) if values else None
+    texts = different_texts(rows)
+    line["speedup"] = median(row["speedup"] for row in rows)
+    line["unlike"] = sum(row["spec_tokens"] != row["plain_tokens"] for row in rows)
+    line["texts"] = len(texts)
+    line["r_error"] = standard_error([row["r"] for row in texts])
+    return line
+
+
+def different_texts(rows: list[dict]) -> list[dict]:
+    """Return the runs that are evidence: a repeat at temperature 0 is the same text again."""
+    return [row for row in rows if row["temperature"] or row["repeat"] == 0]
 
 
 def standard_error(values: list[float]) -> float | None:
@@ -93,26 +155,32 @@ def standard_error(values: list[float]) -> float | None:
 
 
 def side_by_side(o, lines: list[dict]) -> list[dict]:
-    """The rules of acceptance beside each other."""
-    found = {}
+    """Return the rules of acceptance beside each other."""
+    merged: dict[tuple, dict] = {}
     for line in lines:
-        both = found.setdefault(tuple(line[name] for name in KIND if name != "accept"), dict(line))
-        both |= {f"{line['accept']}_{name}": line[name] for name in ("tokens_per_iteration", "speedup")}
-    for both in found.values():
+        kind = tuple(line[name] for name in KIND if name != "accept")
+        both = merged.setdefault(kind, dict(line))
+        for name in ("tokens_per_iteration", "speedup"):
+            both[f"{line['accept']}_{name}"] = line[name]
+    for both in merged.values():
         token = both.get("token_tokens_per_iteration")
-        both["gain"] = both.get("block_tokens_per_iteration", token) / token - 1 if token else None
-    return [*found.values()]
+        block = both.get("block_tokens_per_iteration", token)
+        both["gain"] = block / token - 1 if token else None
+    return [*merged.values()]
 
 
 def likelihoods(o, lines: list[dict]) -> list[dict]:
-    """The mean log-likelihood of a new token under the target, and its standard error, for both decoders."""
+    """Add the mean log-likelihood of a new token under the target, and its standard error, for both decoders."""
     session = runs.load(o, o.drafters)
     _, target = runs.models_of(session)
     for line in lines:
-        texts = [row for row in line["of"] if row["temperature"] or row["repeat"] == 0]
-        for name in ("plain", "spec"):
-            found = [log_likelihood(target, session.encode(row["prompt"]), row[f"{name}_tokens"]) for row in texts]
-            line |= {f"{name}_log": mean(found), f"{name}_log_error": standard_error(found)}
+        texts = different_texts(line["of"])
+        for name in runs.DECODERS:
+            of_texts = []
+            for row in texts:
+                x = session.encode(row["prompt"])
+                of_texts.append(log_likelihood(target, x, row[f"{name}_tokens"]))
+            line |= {f"{name}_log": mean(of_texts), f"{name}_log_error": standard_error(of_texts)}
     return lines
 
 
@@ -129,7 +197,8 @@ class Preset(NamedTuple):
     columns: str  # for tables.table
     defaults: dict  # of flags
     change: Callable | None = None  # (options, lines) -> lines
-    plots: tuple = ()  # names of functions in plots.py
+    plots: Sequence[str] = ()  # names of functions in plots.py
+    more: Callable | None = None  # lines -> a second table
 
 
 R = "r:.3f ±=r_error:.3f"
@@ -152,10 +221,12 @@ PRESETS = {
         side_by_side,
     ),
     "figure1": Preset(
-        "Chen et al., Figure 1: the time of a text, the acceptance rate and the time of an iteration; a picture",
+        "Chen et al., Figure 1: the time of a text, the acceptance rate and the time of an iteration; how the times of "
+        "texts and tokens vary; a picture",
         f"{SETTING} K texts=runs autoregressive=plain_text_ms:.1f ms=spec_text_ms:.1f loop=loop_ms:.2f {R}",
         PAPER | {"K": [1, 2, 3, 4, 6, 8]},
         plots=("figure1",),
+        more=latency.by_K,
     ),
     "table1": Preset(
         "Chen et al., Table 1: the time of a token, and that nothing is lost",
@@ -174,9 +245,10 @@ PRESETS = {
 }
 
 
-def main(name: str, argv: list[str]) -> None:
-    help, columns, defaults, change, plot_names = PRESETS[name]
-    parser = parser_of(name, f"{help}\n\n{__doc__}")
+def options_of(name: str, argv: list[str]):
+    """Return the options of a preset, from the words of its command."""
+    preset = PRESETS[name]
+    parser = parser_of(name, f"{preset.help}\n\n{__doc__}")
     add = parser.add_argument
     runs.add_models(add)
     add("--prompts", nargs="+", help="files, .jsonl (objects with a prompt) or one prompt a line [prose and code]")
@@ -187,19 +259,38 @@ def main(name: str, argv: list[str]) -> None:
     add("--K", nargs="+", type=number, default=[4], help="numbers, auto, 8/4 for two levels, or a tree as 2,2,1")
     add("--accept", nargs="+", default=["token"], help="rules: token, block, lenient:0.5")
     add("--repeats", type=int, default=1, help="with other seeds; each run is the median of half a second")
-    add("--out", help="folder for the runs" + " and the pictures" * bool(plot_names))
-    parser.set_defaults(**{"prompts": runs.PROMPTS} | defaults)
+    add("--out", help="folder for the runs and the pictures" if preset.plots else "folder for the runs")
+    parser.set_defaults(**{"prompts": runs.PROMPTS} | preset.defaults)
     o = parser.parse_args(argv)
-    if o.out and plot_names:
-        import matplotlib  # noqa: F401 (a missing one is told before anything is measured)
     if isinstance(o.prompts, list):
-        known = {str(path): domain for domain, path in runs.PROMPTS.items()}
-        o.prompts = {known.get(str(Path(path).resolve()), Path(path).stem): path for path in o.prompts}
+        o.prompts = by_domain(o.prompts)
+    return o
+
+
+def by_domain(paths: list[str]) -> dict[str, str]:
+    """Return {domain: file of prompts}: the kind of our own texts, the file's name of others."""
+    ours = {str(path): domain for domain, path in runs.PROMPTS.items()}
+    domains = {}
+    for path in paths:
+        domain = ours.get(str(Path(path).resolve()), Path(path).stem)
+        domains[domain] = path
+    return domains
+
+
+def main(name: str, argv: list[str]) -> None:
+    preset = PRESETS[name]
+    o = options_of(name, argv)
+    plot_names = preset.plots if o.out else ()
+    if plot_names:
+        import matplotlib  # noqa: F401 (a missing one is told before anything is measured)
     lines = summarise(measure(o))
     greedy = [line["unlike"] for line in lines if line["temperature"] == 0]
-    lines = change(o, lines) if change else lines
-    print(table(lines, columns))
+    if preset.change:
+        lines = preset.change(o, lines)
+    print(table(lines, preset.columns))
+    if preset.more:
+        print(f"\nMilliseconds of a text and of the wait for a token; K = 0: autoregressive\n\n{preset.more(lines)}")
     if greedy:
         print(f"\nAt temperature 0, texts that differ from autoregressive decoding's: {sum(greedy)}")
-    for plot in plot_names if o.out else ():
+    for plot in plot_names:
         print(getattr(plots, plot)(lines, f"{o.out}/{plot}.png"))

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from statistics import median
 from timeit import timeit
+from typing import Any, NamedTuple
 
 
 def parser_of(command: str, about: str) -> argparse.ArgumentParser:
@@ -12,29 +13,52 @@ def parser_of(command: str, about: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(f"python -m benchmarks {command}", description=about, formatter_class=raw)
 
 
+class Column(NamedTuple):
+    """A column of a table."""
+
+    heading: str
+    key: str  # of a row
+    format: str  # of its values, as after the colon in an f-string
+
+    def cells(self, rows: list[dict]) -> list[str]:
+        """Return the heading and the values, equally wide."""
+        texts = [self.heading, *(self.cell(row.get(self.key)) for row in rows)]
+        width = max(map(len, texts))
+        return [text.rjust(width) for text in texts]
+
+    def cell(self, value: Any) -> str:
+        """Return a value as text: nothing for None, and a text as it is."""
+        if value is None:
+            return ""
+        return value if isinstance(value, str) else format(value, self.format)
+
+
+def columns_of(words: str) -> list[Column]:
+    """ "K r:.2f β=mean_beta:.2f" -> the columns: heading=key:format, where the heading and the format may be left out.
+    _ in a heading is a space."""
+    columns = []
+    for heading, key, form in re.findall(r"(?:(\S+)=)?([^\s=:]+)(?::(\S+))?", words):
+        columns.append(Column((heading or key).replace("_", " "), key, form))
+    return columns
+
+
 def table(rows: list[dict], columns: str) -> str:
-    """columns: words such as "K", "r:.2f" or "β=mean_beta:.2f", that is heading=key:format; _ in the heading is a
-    space. A value that is None or missing is left empty; text stays as it is."""
-    words = [re.fullmatch("(?:(.+)=)?(.+?)(?::(.+))?", word).groups("") for word in columns.split()]
-    cells = [[(heading or key).replace("_", " ") for heading, key, _ in words]]
-    cells += [[cell(row.get(key), form) for _, key, form in words] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(cell.rjust(n) for cell, n in zip(line, widths, strict=True)) for line in cells)
-
-
-def cell(value, form: str) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else format(value, form)
+    """Return rows as a table. columns: see columns_of."""
+    cells = [column.cells(rows) for column in columns_of(columns)]
+    return "\n".join("  ".join(line) for line in zip(*cells, strict=True))
 
 
 def without_numbers(text: str) -> str:
     """Return the text in one line, with # for each number, and without the instructions of the CPU."""
-    text = re.sub(r"C \([^)]*\), \d+ threads?", "C", " ".join(text.split()).replace("C (#), # threads", "C"))
-    return re.sub(r"\d+(?:[.,]\d+)*", "#", text)
+    line = " ".join(text.split()).replace("C (#), # threads", "C")
+    line = re.sub(r"C \([^)]*\), \d+ threads?", "C", line)
+    return re.sub(r"\d+(?:[.,]\d+)*", "#", line)
 
 
 def take_turns(tasks: dict[str, Callable], rounds: int) -> dict[str, float]:
     """The median seconds of each task over rounds in which each is called once; the first round is not counted."""
-    measured = [{name: timeit(task, number=1) for name, task in tasks.items()} for _ in range(rounds + 1)]
-    return {name: median(one[name] for one in measured[1:]) for name in tasks}
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(rounds + 1):
+        for name, task in tasks.items():
+            seconds[name].append(timeit(task, number=1))
+    return {name: median(of_task[1:]) for name, of_task in seconds.items()}

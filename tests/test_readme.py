@@ -145,6 +145,8 @@ FEATURES = [  # what the project has, the page that tells it in these words, and
     ("block verification", "docs/walkthrough.md", "as a block", "--accept block"),
     ("lenience", "docs/paper.md", "## Lenience", "--accept lenient:B"),
     ("Figure 1", "docs/paper.md", "## Figure 1", "benchmarks figure1"),
+    ("the variance of latency", "docs/paper.md", "P50, P90 and P99", "benchmarks figure1"),
+    ("the page of an earlier run", "docs/output.md", "an earlier run", "python -m speculative page"),
     ("Table 1", "docs/paper.md", "## Table 1", "benchmarks table1"),
     ("the blog's formula with β", "docs/theory.md", "r \\(K \\+ 1\\) / \\(K c \\+ β\\)", "benchmarks theory"),
     ("Leviathan's operations", "docs/theory.md", "operations", "benchmarks theory"),
