@@ -39,3 +39,7 @@ def __getattr__(name: str):
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

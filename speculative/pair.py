@@ -19,8 +19,27 @@ SIGNATURE = inspect.signature(ModelOptions)
 in_python = partial(naming_options, "")  # errors name an option as K, not --K
 
 
+# What a notebook's Tab offers of a pair. Its other names are parts that benchmarks and tests use.
+FOR_USERS = [
+    "autoregressive",
+    "batch",
+    "changed",
+    "compare",
+    "drafter",
+    "encode",
+    "encoder",
+    "model",
+    "n_ctx",
+    "options",
+]
+FOR_USERS += ["speculative", "steps"]
+
+
 class Pair(Session[ModelOptions]):
     """A target and its drafter, as load_pair gives them."""
+
+    def __dir__(self) -> list[str]:
+        return FOR_USERS
 
     compare = in_python()(compare)
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from tiny import ROOT, decoded
 
+import speculative
 from benchmarks import race
 from benchmarks.tables import without_numbers
 from speculative import drafters, rules
+from speculative.pair import FOR_USERS
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 
@@ -127,6 +129,14 @@ def test_readme_tells_the_length_of_files():
     readme = (ROOT / "README.md").read_text("utf-8")
     for path, lines in re.findall(r"^\| \[(\S+)\]\(\S+\) \| (\d+) \|", readme, re.M):
         assert len((ROOT / path).read_text("utf-8").splitlines()) == pytest.approx(int(lines), rel=0.15)
+
+
+def test_tab_shows_what_is_meant_for_users(pair):
+    assert dir(speculative) == sorted(speculative.__all__)
+    assert dir(pair) == [*FOR_USERS]
+    assert all(hasattr(pair, name) for name in FOR_USERS)
+    for method in re.findall(r"\b(?:session|at_1)\.(\w+)", "".join(fences("README.md") + fences("docs/using.md"))):
+        assert method in FOR_USERS
 
 
 FEATURES = [  # what the project has, the page that tells it in these words, and the command that shows it
