@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from speculative.engines.c import pack_files
 from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
 from speculative.engines.formats import model_bytes
+from speculative.engines.function import FunctionNetwork
 from speculative.engines.model import Network
 from speculative.engines.vocabulary import share
 from speculative.plan import Plan, Wanted
@@ -26,6 +27,7 @@ from speculative.support.files import size_of
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
+ENDLESS = 2**31  # tokens of a context without an end
 LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
 LOOK_UP_OR_DRAFT = "prompt_lookup+model"
 
@@ -35,7 +37,7 @@ class ModelSpec(NamedTuple):
 
     role: str  # "target", "draft", or the weight format of a quantized copy of the target
     size: str  # the model's name
-    folder: str
+    folder: str  # "" for a user's function, which has no weights
     dtype: str
     encoder: Encoder
     hparams: dict
@@ -81,6 +83,12 @@ class Models:
     def __getitem__(self, role: str) -> Any:
         return self.loaded[role]
 
+    def take_target(self, function: Callable, encoder: Encoder, name: str) -> None:
+        """Take a user's function in the place of the target: see FunctionNetwork."""
+        hparams = {"n_vocab": encoder.n_vocab, "n_ctx": ENDLESS}
+        self.specs["target"] = ModelSpec("target", name, "", "float32", encoder, hparams)
+        self.loaded["target"] = FunctionNetwork(function, encoder.n_vocab, f"the target {name}")
+
     # ---- Small files, and checks -------------------------------------------------------------------------------------
 
     def spec(self, role: str) -> ModelSpec:
@@ -100,7 +108,8 @@ class Models:
             encoder, hparams = load_encoder_and_hparams(folder)
             return ModelSpec(role, size, folder, dtype, encoder, hparams)
         target = self.spec("target")
-        encoder, hparams = load_encoder_and_hparams(folder, (target.folder, target.encoder))
+        known = (target.folder, target.encoder) if target.folder else None
+        encoder, hparams = load_encoder_and_hparams(folder, known)
         if encoder is not target.encoder:
             hparams = hparams | shared_ids(target, size, encoder)
         return ModelSpec(role, size, folder, dtype, encoder, hparams)
@@ -113,6 +122,15 @@ class Models:
             no_cache = {"n_ctx": 0} if self.shares_cache(spec.role) else {}
             sizes.append((spec.hparams | no_cache, self.engine.held_dtype(spec.dtype)))
         memory.check(sizes, self.engine.free_bytes(), n_cached, self.engine.saving)
+
+    def check_weights(self, plan: Plan) -> None:
+        """Raise UserError if a drafter needs the weights of a target that is a function."""
+        copies = [role for role in plan.networks if role in formats.FORMATS]
+        for name in [*copies, *plan.objects]:
+            if not self.spec("target").folder:
+                raise UserError(
+                    f"--drafter {name} needs the target's weights, and a function has none: try prompt_lookup"
+                )
 
     def new_specs(self, networks: Sequence[str]) -> list[ModelSpec]:
         """Return the specs of these networks without those that are loaded."""
@@ -130,8 +148,12 @@ class Models:
     def copy_pays(self) -> bool:
         """Whether an int8 copy of the target, which has to fit beside it, makes drafts cheaper. Raises UserError."""
         target = self.spec("target")
-        is_large = model_bytes("int8", checkpoint_shapes(target.hparams)) >= LARGE_BYTES
-        if not is_large or target.dtype != "float32" or not self.engine.has_fast_int8():
+        if (
+            not target.folder
+            or not is_large(target.hparams)
+            or target.dtype != "float32"
+            or not self.engine.has_fast_int8()
+        ):
             return False  # a copy of bfloat16 saves too little
         try:
             self.check(["target", "draft", "int8"])
@@ -219,6 +241,11 @@ class Models:
             if not size_of(path):
                 pack_files.save(path, folder, spec.hparams, spec.dtype)
             yield path
+
+
+def is_large(hparams: dict) -> bool:
+    """Whether reading the weights of a copy is bound by memory."""
+    return model_bytes("int8", checkpoint_shapes(hparams)) >= LARGE_BYTES
 
 
 def shared_ids(target: ModelSpec, size: str, encoder: Encoder) -> dict:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ParamSpec
 
@@ -10,12 +10,24 @@ from speculative.engines.choice import choose
 from speculative.measure.run import compare
 from speculative.options import ModelOptions, make_options
 from speculative.plan import NO_FUNCTIONS
-from speculative.session import Session
+from speculative.rules import name_of
+from speculative.session import Session, models_of
 from speculative.steps import TextStep
 from speculative.support.errors import UserError, naming_options
 
 P = ParamSpec("P")
-SIGNATURE = inspect.signature(ModelOptions)
+
+
+@dataclass(frozen=True)
+class PairOptions(ModelOptions):
+    """What load_pair takes."""
+
+    target: Callable | None = None
+    encoder: Any = None
+
+
+SIGNATURE = inspect.signature(PairOptions)
+WITHOUT_EFFECT = ("target_model_size", "dtype")  # if the target is a function
 in_python = partial(naming_options, "")  # errors name an option as K, not --K
 
 
@@ -66,14 +78,16 @@ def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable
     return decorate
 
 
-@takes(ModelOptions)
+@takes(PairOptions)
 @in_python()
 def load_pair(*values: Any, **options: Any) -> Pair:
     """Load a target and what its drafter needs. Official models that are missing are downloaded.
 
     The options are main.py's, in its order and with its defaults; the first are the draft's and the target's model
     size. Two of them may be functions: drafter=draft(x, k) -> (tokens, p), and accept(proposal, q, rng) -> tokens, a
-    rule such as token_by_token. Raises UserError, whose message is one line.
+    rule such as token_by_token. The target may be a function too: target(x, n_last) -> [n_last, n_vocab], the
+    distributions after the last n_last tokens of x, with the encoder of its tokens (encoder.get_encoder). Raises
+    UserError, whose message is one line.
     """
     known = {name: value for name, value in options.items() if name in SIGNATURE.parameters}
     try:
@@ -82,6 +96,29 @@ def load_pair(*values: Any, **options: Any) -> Pair:
         raise UserError(f"load_pair: {error}") from None
     if "prompt" in given:
         raise UserError("load_pair takes no prompt: give it to session.compare or session.speculative")
+    target = given.pop("target", None)
+    encoder = given.pop("encoder", None)
     named, functions = NO_FUNCTIONS.taken_from(given)
     o = make_options(ModelOptions, named)
-    return Pair(replace(o, engine=choose(o.engine)), functions=functions)
+    o = replace(o, engine=choose(o.engine))
+    if target is None:
+        return Pair(o, functions=functions)
+    check_function(target, encoder, {*given}, o.engine)
+    name = name_of(target, ())
+    o = replace(o, target_model_size=name)
+    models = models_of(o)
+    models.take_target(target, encoder, name)
+    return Pair(o, models, functions=functions)
+
+
+def check_function(target: Any, encoder: Any, given: set[str], engine: str) -> None:
+    """Raise UserError if this cannot be the target, or an option has no meaning beside it."""
+    if not callable(target):
+        raise UserError("target is a function target(x, n_last) -> distributions: name a model by target_model_size")
+    if not hasattr(encoder, "id_to_bytes"):
+        raise UserError("a function as the target needs the encoder of its tokens, as encoder.get_encoder gives it")
+    for name in WITHOUT_EFFECT:
+        if name in given:
+            raise UserError(f"--{name} has no effect here: the target is a function")
+    if engine == "jax":
+        raise UserError("a function as the target is for --engine c or numpy")

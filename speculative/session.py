@@ -13,7 +13,7 @@ from speculative.batching import BatchLoops
 from speculative.decoding import Loops, PythonLoops, decoded
 from speculative.drafters.base import Drafter
 from speculative.engines.choice import make_engine
-from speculative.engines.model import Call
+from speculative.engines.model import CachedNetwork, Call
 from speculative.loading import Models
 from speculative.options import ModelOptions, make_options
 from speculative.plan import NO_FUNCTIONS, AnyOptions, Functions, Plan, make_plan, spelled_out, wanted_models
@@ -69,6 +69,7 @@ class Session(Generic[AnyOptions]):
 
     def describe(self) -> None:
         """Read the models' small files. Raises UserError."""
+        self.models.check_weights(self.plan)
         specs = [self.models.spec(role) for role in self.plan.networks]
         self.encoder = specs[0].encoder
         self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
@@ -108,6 +109,11 @@ class Session(Generic[AnyOptions]):
         o = self.options
         names = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
         return one_line(f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
+
+    @property
+    def exact(self) -> bool:
+        """Whether a row of the target is equal to the bit, however many rows are computed with it."""
+        return self.engine.exact and isinstance(self.models["target"], CachedNetwork)
 
     # ---- Prompts -----------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from speculative.options import Options, make_options
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
 from speculative.session import Session
+from speculative.verify.checks import check_greedy
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
 
@@ -236,6 +237,84 @@ def test_a_text_that_is_to_end_there_ends_at_the_token_of_the_end(stop, eot, sho
     ids = [*ENCODER.encode(f"{END_OF_TEXT}a"), ENCODER.eot, *ENCODER.encode("b")]
     assert stream.push(ids) + stream.flush() == shown
     assert stream.stopped == (END_OF_TEXT in (stop or ()))
+
+
+# ---- A user's function as the target ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_function(pair):
+    """function, options -> a session whose target is the function. all_rows is the pair's own target, which gives all
+    rows as in the blog's code."""
+    target = pair.changed(temperature=1).model("target")
+
+    def all_rows(x, n_last):
+        return target(x, len(x))
+
+    def load(function=all_rows, **options):
+        given = {"models_dir": MODELS, "draft_model_size": "tiny-draft", "threads": 1} | options
+        return load_pair(target=function, **{"encoder": pair.encoder} | given)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"drafter": "ngram", "K": "auto"}, {"drafter": "prompt_lookup+model"}, {"tree": "2,1"}]
+)
+def test_a_function_may_be_the_target(as_function, greedy, how):
+    session = as_function(**how)
+    assert decoded(session.autoregressive(PROMPT, 12)) == greedy[:12]
+    assert decoded(session.speculative(PROMPT, 12)) == greedy[:12]
+
+
+def test_a_function_is_compared_and_shown_as_a_model_is(as_function, pair, greedy):
+    session = as_function()
+    warm = {"temperature": 1, "top_p": 0.9, "seed": 5}
+    expected, found = (decoded(one.changed(**warm).speculative(PROMPT, 12)) for one in (pair, session))
+    assert found == expected
+    run = session.compare(PROMPT, 12, repeats=1)
+    assert run.text == pair.encoder.decode(greedy[:12])
+    assert "Target all_rows in float32" in repr(run)
+    assert "all_rows" in run.html()
+    greedily = check_greedy(session, [np.array(session.encode(PROMPT))], 8)
+    assert greedily.passed
+    assert not session.exact
+
+
+TARGETS = [
+    (
+        lambda x, n_last: np.zeros((n_last, 2048)),
+        {},
+        "the model returned rows that are not distributions, perhaps logits",
+    ),
+    (
+        lambda x, n_last: [[1.0]],
+        {},
+        "the model returned list: model(x, n_last=4) has to return a float array [4, n_vocab]",
+    ),
+    (
+        lambda x, n_last: np.eye(9)[[0] * n_last],
+        {},
+        "the target lambda returned rows of 9 tokens, and the encoder has 2048",
+    ),
+    (lambda x, n_last: EYE[:0], {}, "the model returned float64[0, 2048]: model(x, n_last=4) has to return"),
+    ("124M", {}, "target is a function target(x, n_last) -> distributions: name a model by target_model_size"),
+    (
+        len,
+        {"encoder": None},
+        "a function as the target needs the encoder of its tokens, as encoder.get_encoder gives it",
+    ),
+    (len, {"dtype": "int8"}, "dtype has no effect here: the target is a function"),
+    (len, {"target_model_size": "355M"}, "target_model_size has no effect here: the target is a function"),
+    (len, {"drafter": "int8"}, "drafter int8 needs the target's weights, and a function has none: try prompt_lookup"),
+    (len, {"drafter": "heads"}, "drafter heads needs the target's weights, and a function has none: try prompt_lookup"),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "line"), TARGETS)
+def test_a_function_that_cannot_be_the_target_is_one_clear_line(as_function, function, options, line):
+    said = refusal(lambda: [*as_function(function, **options).speculative(PROMPT, 4)])
+    assert said.startswith(line)
 
 
 # ---- A user's function -----------------------------------------------------------------------------------------------

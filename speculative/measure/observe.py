@@ -90,7 +90,7 @@ def machine(session: Session) -> Machine:
         numpy=np.__version__,
         engine=session.options.engine,
         engine_words=session.engine.words(),
-        exact=session.engine.exact,
+        exact=session.exact,
         peak_bytes=memory.peak(),
         **session.engine.facts(),
     )

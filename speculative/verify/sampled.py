@@ -47,7 +47,7 @@ def check_sampled(
     with working(f"drawing texts for {seconds:.0f} s", None, "draw", miniters=0) as bar:
         while n_draws < draws and (n_draws < MIN_DRAWS or time.perf_counter() - start < seconds):
             x = prompts[n_draws % len(prompts)]
-            alone = session.engine.exact and n_draws < len(prompts)
+            alone = session.exact and n_draws < len(prompts)
             for name, stream in zip(DECODERS, streams, strict=True):
                 steps = [*session.steps(name, x, N, stream)]
                 tokens = tokens_of(steps)

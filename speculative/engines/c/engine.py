@@ -46,7 +46,9 @@ class CEngine(Engine):
     def has_fast_int8(self) -> bool:  # without an instruction that multiplies bytes 9 rows cost as much as in float32
         return any(name in self.words() for name in ("VNNI", "NEON"))
 
-    def kernel_words(self, network: CachedNetwork) -> tuple[str, str]:
+    def kernel_words(self, network: Any) -> tuple[str, str] | None:
+        if not isinstance(network, CachedNetwork):  # but a user's function
+            return None
         kinds = zip(("1 row", "few", "a group", "many"), network.forward.gpt2.prefetch_bytes, strict=True)
         asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
         w = network.params["blocks"][0]["mlp"]["c_fc"]["w"]
@@ -62,7 +64,9 @@ class CEngine(Engine):
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
         return packer(dtype, in_place)
 
-    def window_seconds(self, network: CachedNetwork, x: Any, n_rows: int) -> float:
+    def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:
+        if not isinstance(network, CachedNetwork):
+            return super().window_seconds(network, x, n_rows)
         with LOCK:
             network.slots.cut(len(x))
             return network.forward.layer_seconds(n_rows, len(x))
