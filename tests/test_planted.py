@@ -196,7 +196,7 @@ def check_costs(load):
     session = load(K="auto")
     [*session.speculative(PROMPT, 4)]
     [lookahead] = session.in_python.lookaheads
-    assert lookahead.timed
+    assert lookahead.is_measured
 
 
 # ---- Loading ---------------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ MISTAKES = [
     (check_samples, "decoding:decoded", "plan.rng(sample + index)", "plan.rng(sample)"),
     (check_rule, "decoding:PythonLoops.speculative_steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
     (check_greedy, "decoding:PythonLoops.calls", 'self.model("target")', 'self.model(self.plan.networks[-1])'),
-    (check_stop, "decoding:TextDecode.with_text", "min(step.accepted, n)", "step.accepted"),
+    (check_stop, "decoding:TextDecode.with_text", "min(step.n_accepted, n)", "step.n_accepted"),
     (check_stop, "decoding:pieces_of", "if text.stopped", "if False"),
     (check_draft_filters, "decoding:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
     (check_lookahead_of_each_level, "decoding:PythonLoops.drafter", "self.lookaheads[depth + 1 :]", "self.lookaheads[depth:-1]"),
