@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.tables import parser_of, table
 from speculative.support.errors import UserError
@@ -26,6 +27,7 @@ from utils import load_encoder_hparams_and_params
 
 ROOT = Path(__file__).parents[1]
 RUN = re.compile(r"(?ms)^Time = ([0-9.]+) ?(m?s)\nText = (.*?)\n(?=\nSpeculative Decode|\n[0-9.]+ times as fast|\Z)")
+UNITS = {"s": 1.0, "ms": 0.001}
 THEIRS = """if True:
     import runpy, sys
     sys.path.insert(0, sys.argv.pop(1))
@@ -35,20 +37,45 @@ THEIRS = """if True:
     runpy.run_path("main.py", run_name="__main__")"""
 
 
-def run(name: str, words: list, folder: Path | None = None, n_texts: int = 2) -> tuple[dict, str]:
-    """-> a row of the table, and the text of speculative sampling. Raises UserError if the program fails."""
+class Timed(NamedTuple):
+    """A program that has run. Times are in seconds; only programs that print the blog's lines have the decoders'."""
+
+    name: str
+    whole: float  # of the command, from Enter to the prompt
+    decoders: list[float]  # autoregressive, then speculative
+    text: str  # of speculative sampling
+
+    def row(self) -> dict:
+        """Return the row of the table."""
+        row = {"code": self.name, "Enter_to_prompt": self.whole}
+        if self.decoders:
+            slow, fast = self.decoders
+            row |= {"autoregressive": slow, "speculative": fast, "speedup": slow / max(fast, 0.005)}
+        return row
+
+
+def run(name: str, words: list, folder: Path | None = None, n_texts: int = 2) -> Timed:
+    """Run a program that prints n_texts texts in the blog's form. Raises UserError if it fails."""
     print(f"{name} ...", file=sys.stderr, flush=True)
     began = time.perf_counter()
     done = subprocess.run([*map(str, words)], cwd=folder, stdout=subprocess.PIPE, text=True)
-    row = {"code": name, "Enter_to_prompt": time.perf_counter() - began}
-    found = RUN.findall(done.stdout) if n_texts else []
-    if done.returncode or len(found) != n_texts:
-        raise UserError(f"{name} ended with status {done.returncode} and {len(found)} texts of {n_texts}: see above")
-    for decoder, (number, unit, _) in zip(("autoregressive", "speculative"), found, strict=False):
-        row[decoder] = float(number) / (1000 if unit == "ms" else 1)
-    if found:
-        row["speedup"] = row["autoregressive"] / max(row["speculative"], 0.005)
-    return row, found[-1][2] if found else ""
+    whole = time.perf_counter() - began
+    texts = RUN.findall(done.stdout) if n_texts else []
+    if done.returncode or len(texts) != n_texts:
+        raise UserError(f"{name} ended with status {done.returncode} and {len(texts)} texts of {n_texts}: see above")
+    decoders = [float(number) * UNITS[unit] for number, unit, _ in texts]
+    return Timed(name, whole, decoders, texts[-1][2] if texts else "")
+
+
+def compare_texts(model_size: str, models_dir: Path, blogs: Timed, ours: list[Timed]) -> None:
+    """Print whether each of our texts is the blog's, which may be up to K tokens longer."""
+    encoder, _, _ = load_encoder_hparams_and_params(model_size, str(models_dir))
+    expected = encoder.encode(blogs.text)
+    for program in ours:
+        tokens = encoder.encode(program.text)
+        same = [a == b for a, b in zip(tokens, expected, strict=False)]
+        where = "equal to the blog's" if all(same) else f"another one from token {same.index(False) + 1} on"
+        print(f"{program.name}: the text of {len(tokens)} tokens, with the prompt, is {where}")
 
 
 def main(argv: list[str]) -> None:
@@ -62,18 +89,12 @@ def main(argv: list[str]) -> None:
         if not needed.exists():
             raise UserError(f"{needed} is missing: git clone --recursive the blog's repository")
     flags = ["--models_dir", o.models_dir.resolve(), "--target_model_size", o.target_model_size, *more]
-    ours = [sys.executable, "main.py", *flags]
-    rows, texts = zip(
-        run("the blog's", [sys.executable, "-c", THEIRS, ROOT, *flags], o.path),
-        run("ours", ours, ROOT),
-        run("ours, --fast", [*ours, "--fast"], ROOT),
-        strict=True,
-    )
-    others = [run(Path(words[0]).name, words, n_texts=0)[0] for words in map(shlex.split, o.beside)]
-    print(table([*rows, *others], "code autoregressive:.2f speculative:.2f speedup:.2f Enter_to_prompt:.2f"))
-    encoder, _, _ = load_encoder_hparams_and_params(o.target_model_size, str(o.models_dir))
-    theirs, *others = (encoder.encode(text) for text in texts)
-    for row, tokens in zip(rows[1:], others, strict=True):
-        same = [a == b for a, b in zip(tokens, theirs, strict=False)]  # theirs may be up to K tokens longer
-        where = "equal to the blog's" if all(same) else f"another one from token {same.index(False) + 1} on"
-        print(f"{row['code']}: the text of {len(tokens)} tokens, with the prompt, is {where}")
+    command = [sys.executable, "main.py", *flags]
+    blogs = run("the blog's", [sys.executable, "-c", THEIRS, ROOT, *flags], o.path)
+    ours = [run("ours", command, ROOT), run("ours, --fast", [*command, "--fast"], ROOT)]
+    others = []
+    for words in map(shlex.split, o.beside):
+        others.append(run(Path(words[0]).name, words, n_texts=0))
+    rows = [program.row() for program in (blogs, *ours, *others)]
+    print(table(rows, "code autoregressive:.2f speculative:.2f speedup:.2f Enter_to_prompt:.2f"))
+    compare_texts(o.target_model_size, o.models_dir, blogs, ours)

@@ -35,7 +35,7 @@ def count_touched(n_experts: int, n_chosen: int, n_tokens: int, rng: np.random.G
 
 def main(argv: list[str]) -> None:
     parser = parser_of("experts", __doc__)
-    parser.add_argument("--T", nargs="+", type=int, default=[5, 9], help="tokens of a window")
+    parser.add_argument("--T", nargs="+", type=int, default=[5], help="tokens of a window")
     parser.add_argument("--draws", type=int, default=2000, help="windows to simulate")
     o = parser.parse_args(argv)
     rng = np.random.default_rng(0)

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator
 from html import escape
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,15 +79,17 @@ class Lane(NamedTuple):
 
 def lane_of(title: str, iterations: list[dict]) -> Lane:
     """Return a decoder of a run's JSON."""
-    ends = [*accumulate(step["seconds"] for step in iterations)]
     calls, tokens = [], []
-    for step, end in zip(iterations, ends, strict=True):
-        begin = end - step["seconds"]
+    begin = 0.0
+    for step in iterations:
+        end = begin + step["seconds"]
         for role, after, seconds in step["calls"]:
             calls.append(Call(role, begin + after, seconds))
         for text, origin in zip(step["pieces"], step["origins"], strict=True):
-            tokens.append(Piece(text, origin.partition(":")[0], end))
-    return Lane(title, calls, tokens, ends[-1])
+            kind = origin.partition(":")[0]  # without the drafter's name
+            tokens.append(Piece(text, kind, end))
+        begin = end
+    return Lane(title, calls, tokens, begin)
 
 
 class Picture:
@@ -129,8 +130,9 @@ class Picture:
         most = max(map(times.count, times))
         self.y += 20 + 6 * most
         for number, token in enumerate(lane.tokens):
-            height = number - times.index(token.time)
-            self.box(token.origin, self.x(token.time) - 5, 5, 5, above=6 * (height + 1))
+            n_below = number - times.index(token.time)
+            x = self.x(token.time) - 5
+            self.box(token.origin, x, 5, 5, above=6 * (n_below + 1))
         self.y += LINE
 
     def box(self, kind: str, x: float, width: float, height: float, above: float = 0) -> None:
@@ -139,10 +141,12 @@ class Picture:
 
     def text(self, lane: Lane, prompt: str) -> None:
         """Draw the text: each token appears when it is known, in the colour of its origin."""
-        words = [Piece(word, "prompt", 0.0) for word in re.findall(r"\s?\S+", prompt)]
-        for line in wrapped([*words, *lane.tokens]):
+        pieces = [Piece(word, "prompt", 0.0) for word in re.findall(r"\s?\S+", prompt)]
+        pieces += lane.tokens
+        for line in wrapped(pieces):
             spans = "".join(map(self.span, line))
-            self.add(f'<text class="text" x="{MARGIN}" y="{self.y}" xml:space="preserve">{spans}</text>')
+            position = f'x="{MARGIN}" y="{self.y}"'
+            self.add(f'<text class="text" {position} xml:space="preserve">{spans}</text>')
             self.y += LINE
 
     def span(self, piece: Piece) -> str:

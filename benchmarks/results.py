@@ -52,16 +52,20 @@ class Rounds(NamedTuple):
     def cells(self) -> list[str]:
         """The cells of the table: flags, seconds, times as fast, tokens of a call."""
         seconds = f"{mean(decode.seconds for decode in self.decodes):.1f} s"
-        if self.decodes is self.baseline:
+        if self.flags == AUTOREGRESSIVE:
             return [self.flags, seconds, "", ""]
-        times = [alone.seconds / decode.seconds for alone, decode in zip(self.baseline, self.decodes, strict=True)]
+        times = [before.seconds / decode.seconds for before, decode in self.pairs()]
         tokens = mean(len(decode.tokens) / decode.n_calls for decode in self.decodes)
-        return [self.flags, seconds, f"{mean(times):.2f} ({min(times):.2f} to {max(times):.2f})", f"{tokens:.1f}"]
+        spread = f"({min(times):.2f} to {max(times):.2f})"
+        return [self.flags, seconds, f"{mean(times):.2f} {spread}", f"{tokens:.1f}"]
+
+    def pairs(self) -> list[tuple[Decode, Decode]]:
+        """The autoregressive decode of each prompt, and this one."""
+        return [*zip(self.baseline, self.decodes, strict=True)]
 
     def unlike(self) -> int:
         """Return how many texts differ from the autoregressive ones."""
-        pairs = zip(self.decodes, self.baseline, strict=True)
-        return sum(decode.tokens != alone.tokens for decode, alone in pairs)
+        return sum(decode.tokens != before.tokens for before, decode in self.pairs())
 
 
 def settings_of(o: argparse.Namespace) -> Iterator[Setting]:
@@ -91,9 +95,10 @@ def measure(settings: list[Setting], prompts: list[str], N: int) -> list[Rounds]
     for number, prompt in enumerate(prompts, start=1):
         print(f"prompt {number} of {len(prompts)} ...", file=sys.stderr, flush=True)
         for index in rng.permutation(len(settings)):
-            setting = settings[index]
-            decodes[setting.flags].append(decode(setting, prompt, N))
-    return [Rounds(flags, of, decodes[AUTOREGRESSIVE]) for flags, of in decodes.items()]
+            flags = settings[index].flags
+            decodes[flags].append(decode(settings[index], prompt, N))
+    baseline = decodes[AUTOREGRESSIVE]
+    return [Rounds(flags, decodes[flags], baseline) for flags in decodes]
 
 
 def main(argv: list[str]) -> None:
@@ -108,7 +113,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--no_blog", dest="blog", action="store_false", help="without the row that loads a second pair")
     o = parser.parse_args(argv)
     rows = measure([*settings_of(o)], read_prompts(o.prompts, o.n_prompts), o.n_tokens)
-    header = ["flags", f"{o.n_tokens} tokens", "times as fast", "tokens a call"]
-    for cells in (header, ["---"] * len(header), *(row.cells() for row in rows)):
-        print(f"| {' | '.join(cells)} |")
+    print_row("flags", f"{o.n_tokens} tokens", "times as fast", "tokens a call")
+    print_row("---", "---", "---", "---")
+    for row in rows:
+        print_row(*row.cells())
     print(f"\nTexts that differ from the autoregressive ones: {sum(row.unlike() for row in rows)}")
+
+
+def print_row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |")

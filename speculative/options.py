@@ -56,7 +56,7 @@ class ModelOptions:
     n_tokens_to_generate: int = option(40, whole(1), takes="N", group=BLOG, short="n", live=True, help=
         "how many tokens to add to the prompt (N)")
     K: int | str | tuple = option(4, lookahead, takes="N|auto", group=BLOG, short="K", live=True, help=
-        "lookahead: tokens drafted at a time; auto: chosen by measured acceptance and cost")
+        "tokens drafted at a time; auto: chosen by measured acceptance and cost")
     temperature: float = option(0.0, not_negative, takes="X", group=BLOG, short="t", live=True, help=
         "0 is greedy; 1 is the target's own distribution")
     seed: int = option(123, whole(0), takes="N", group=BLOG, short="s", live=True, help=
@@ -81,8 +81,7 @@ class ModelOptions:
     drafter: str = option("model", text, takes="NAME", group=DRAFT, live=True, help=
         "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a")
     fast: bool = option(False, switch, group=BLOG, live=True, help=
-        "look-ups and the draft model draft for an int8 copy of the target, and K chooses itself; lossless, best in "
-        "long texts")
+        "look-ups, the draft model and an int8 copy of the target draft, with K chosen as it goes; lossless")
     draft_temperature: float | None = option(None, not_negative, takes="X", live=True, help=
         "temperature of the drafter alone; the output stays lossless")
     tree: tuple[int, ...] | None = option(None, widths, takes="N,N,...", live=True, help=

@@ -121,3 +121,11 @@ def test_no_golden_file_is_left_over():
 def test_a_session_ends_with_its_lines(line, command, pair_words, monkeypatch):
     type_in(monkeypatch, "", line, "the thing in")
     assert command("--interactive", *pair_words)[:2] == (0, "")
+
+
+def test_what_is_shown_costs_no_time_that_is_counted(pair, clock):
+    def watch(name, step):
+        clock.now += 100
+
+    records = turns.timed_turns(pair, ["The man"], 12, watch=watch, repeats=1)
+    assert all(record.seconds < 1 for record in records)
