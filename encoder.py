@@ -25,6 +25,7 @@ END_OF_TEXT = "<|endoftext|>"
 # 32nd (counted from 0), hence the Ġ, character 288, in front of so many tokens.
 HIDDEN = [byte for byte in range(256) if not chr(byte).isprintable() or chr(byte) == " "]
 BYTE_TO_CHAR = {byte: chr(256 + HIDDEN.index(byte)) if byte in HIDDEN else chr(byte) for byte in range(256)}
+CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
 
 # Which characters are letters or numbers changes as Unicode grows, and with it where words end: the same ids as
 # tiktoken's need a release of regex with the same Unicode version (see requirements.txt; the tests compare the two).
@@ -85,16 +86,13 @@ class Encoder:
 
     def __init__(self, vocab, pairs):
         """vocab {token: id} and pairs [(left token, right token)], lowest rank first."""
-        char_to_byte = {char: byte for byte, char in BYTE_TO_CHAR.items()}
         self.n_vocab = len(vocab)
         self.eot = vocab[END_OF_TEXT]
         self.ends = {self.eot}
         self.added = {self.eot}  # the ids of tokens that no merge makes
-        self.id_to_bytes = {i: bytes(char_to_byte[char] for char in token) for token, i in vocab.items()}
+        self.id_to_bytes = {i: bytes(CHAR_TO_BYTE[char] for char in token) for token, i in vocab.items()}
         self.byte_to_id = [vocab[BYTE_TO_CHAR[byte]] for byte in range(256)]
-        self.merges = {}
-        for rank, (left, right) in enumerate(pairs):
-            self.merges[vocab[left], vocab[right]] = (rank, vocab[left + right])
+        self.merges = ranked(pairs, vocab)
         self.encode_word = lru_cache(maxsize=2**15)(self.encode_word)  # few words make up most of a text
 
     def encode_word(self, word):
@@ -120,6 +118,14 @@ class Encoder:
     def decode(self, ids):
         """The text of the ids. Bytes that are not UTF-8 (a character may be cut in two) become U+FFFD."""
         return self.to_bytes(ids).decode("utf-8", "replace")
+
+
+def ranked(pairs, vocab):
+    """pairs [(left token, right token)], lowest rank first -> {(left id, right id): (rank, id of the two as one)}."""
+    merges = {}
+    for rank, (left, right) in enumerate(pairs):
+        merges[vocab[left], vocab[right]] = (rank, vocab[left + right])
+    return merges
 
 
 class StreamDecoder:
@@ -192,9 +198,11 @@ def read_vocab(path):
 
 def read_pairs(path, vocab):
     """[(left token, right token)] of a vocab.bpe, which makes the tokens of vocab from the bytes."""
-    version, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    text = path.read_text(encoding="utf-8").rstrip("\n")
+    version, *lines = text.split("\n")
     pairs = [tuple(line.split(" ")) for line in lines]
     made = {*BYTE_TO_CHAR.values(), *map("".join, pairs), END_OF_TEXT}
-    if not version.startswith("#version") or any(len(pair) != 2 for pair in pairs) or vocab.keys() != made:
+    are_pairs = all(len(pair) == 2 for pair in pairs)
+    if not version.startswith("#version") or not are_pairs or vocab.keys() != made:
         raise ValueError(f"its {len(pairs)} lines should each merge two tokens, to those of encoder.json")
     return pairs

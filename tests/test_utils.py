@@ -211,4 +211,5 @@ def test_a_run_names_a_stand_in(tmp_path, command):
     out = " ".join(command(*words.split())[1].split())
     assert r"Note: 124M is a stand-in for the official model: it is tiny\x1b[2J." in out
     assert "other is" not in out
-    assert [*json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["stand_ins"]] == ["124M"]
+    models = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["models"]
+    assert [model["size"] for model in models if model["stand_in"]] == ["124M"]

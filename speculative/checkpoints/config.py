@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,28 +56,52 @@ def read_object(path: str) -> dict:
 
 def read_config(path: str) -> dict:
     """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
-    found = read_object(path)
-    config = {name: value for name, value in found.items() if value is not None}
-    for ours, (size, *names) in SIZES.items():
-        given = [found[name] for name in names if name in found]
-        if given[1:] and given[0] != given[1]:
-            raise UserError(f"{path}: {' and '.join(names)} should be the same number")
-        config[ours] = (given or [found.get(ours, size if Path(path).name == "config.json" else None)])[0]
-    if quantized := config.get("quantization_config"):
-        method = quantized.get("quant_method", "?") if isinstance(quantized, dict) else "?"
-        fault = f"quantized by {str(method)[:50]!r}, and are read only as they were before"
-        raise UserError(f"{path}: its quantization_config says that the weights are {fault}; --dtype int8 rounds those")
+    content = read_object(path)
+    config = {name: value for name, value in content.items() if value is not None}
+    has_defaults = Path(path).name == "config.json"
+    for ours, (default, *names) in SIZES.items():
+        config[ours] = size_under(names, content, path)
+        if config[ours] is ABSENT:
+            config[ours] = content.get(ours, default if has_defaults else None)
+    check_quantization(config, path)
     for name, honoured in HONOURED.items():
-        value = config.get(name, honoured[0])
-        if type(value) is not type(honoured[0]) or value not in honoured:
-            supported = f"from 1 to {honoured[-1]}" if isinstance(honoured, range) else f"in {honoured}"
-            raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only {supported}")
-    epsilon = config.get("layer_norm_epsilon", EPSILON)
-    if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:
-        raise UserError(f"{path}: layer_norm_epsilon is {str(epsilon)[:50]}, and is supported only from 1e-12 to 1.0")
+        check_honoured(name, config.get(name, honoured[0]), honoured, path)
+    check_epsilon(config.get("layer_norm_epsilon", EPSILON), path)
     if config["n_embd"] % config["n_head"]:
         raise UserError(f"{path}: n_embd {config['n_embd']} does not divide into n_head {config['n_head']} heads")
     return config
+
+
+ABSENT = object()
+
+
+def size_under(names: list[str], content: dict, path: str) -> Any:
+    """Return a size that has one of Hugging Face's names, or ABSENT. Raises UserError if two names have two values."""
+    given = [content[name] for name in names if name in content]
+    if len(given) == 2 and given[0] != given[1]:
+        raise UserError(f"{path}: {' and '.join(names)} should be the same number")
+    return given[0] if given else ABSENT
+
+
+def check_quantization(config: dict, path: str) -> None:
+    """Raise UserError if the settings say that the weights are rounded."""
+    for name, usual_method in (("quantization_config", "?"), ("quantization", "mlx-lm")):
+        about = config.get(name)
+        if about:
+            method = about.get("quant_method", usual_method) if isinstance(about, dict) else "?"
+            fault = f"quantized by {str(method)[:50]!r}, and are read only as they were before"
+            raise UserError(f"{path}: its {name} says that the weights are {fault}; --dtype int8 rounds those")
+
+
+def check_honoured(name: str, value: Any, honoured: Any, path: str) -> None:
+    if type(value) is not type(honoured[0]) or value not in honoured:
+        supported = f"from 1 to {honoured[-1]}" if isinstance(honoured, range) else f"in {honoured}"
+        raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only {supported}")
+
+
+def check_epsilon(epsilon: Any, path: str) -> None:
+    if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:
+        raise UserError(f"{path}: layer_norm_epsilon is {str(epsilon)[:50]}, and is supported only from 1e-12 to 1.0")
 
 
 def load_hparams(path: str) -> dict:
@@ -87,11 +112,16 @@ def load_hparams(path: str) -> dict:
     """
     config = read_config(path)
     hparams = {name: config[name] for name in SIZES}
-    of_gpt2 = {"n_inner": 4 * config["n_embd"], "activation_function": "gelu_new", "stand_in": ""}
-    more = {name: config.get(name, usual) for name, usual in of_gpt2.items()}
-    more["activation_function"] = ACTIVATIONS[more["activation_function"]]
-    more["stand_in"] = one_line(str(more["stand_in"])[:200])
-    return hparams | {name: value for name, value in more.items() if value != of_gpt2[name]}
+    n_inner = config.get("n_inner", 4 * config["n_embd"])
+    if n_inner != 4 * config["n_embd"]:
+        hparams["n_inner"] = n_inner
+    activation = ACTIVATIONS[config.get("activation_function", "gelu_new")]
+    if activation != "gelu_new":
+        hparams["activation_function"] = activation
+    stand_in = one_line(str(config.get("stand_in", ""))[:200])
+    if stand_in:
+        hparams["stand_in"] = stand_in
+    return hparams
 
 
 def absorb(config: dict, convert: Callable) -> Callable:
@@ -113,8 +143,10 @@ def absorb(config: dict, convert: Callable) -> Callable:
 
     def absorbed(name, array):
         if "c_attn" in name:  # "h0/attn/c_attn/w"
-            c = longer / (int(name[1 : name.index("/")]) + 1 if by_layer else 1)
-            array = array * np.where(np.arange(3 * n) < n, c, 1).astype(np.float32)  # [..., 3*n_embd]
+            layer = int(name[1 : name.index("/")])
+            c = longer / (layer + 1) if by_layer else longer
+            factors = np.where(np.arange(3 * n) < n, c, 1)  # [3*n_embd]
+            array = array * factors.astype(np.float32)  # [..., 3*n_embd]
         elif "c_proj" in name or name in ("wte", "wpe"):
             array = array * s
         elif "ln_f" in name:

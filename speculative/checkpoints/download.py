@@ -35,15 +35,28 @@ def download_gpt2_files(model_size: str, folder: str, source: str = "openai", we
     source: "openai", or the URL of a mirror that has the same files at URL/model_size. Raises UserError.
     """
     base = OPENAI if source == "openai" else source.rstrip("/")
-    n_bytes = 4 * parameter_count(HPARAMS[model_size])  # of the data file
-    data = os.path.join(folder, TF_DATA)
-    if weights and not os.path.isfile(data):
-        announce(model_size, n_bytes - min(n_bytes, size_of(f"{data}.part")), folder, KEPT)
-    for name in (*SMALL_FILES, TF_INDEX, TF_DATA) if weights else SMALL_FILES:
+    names = [*SMALL_FILES]
+    if weights:
+        names += [TF_INDEX, TF_DATA]
+        announce_data(model_size, os.path.join(folder, TF_DATA))
+    for name in names:
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
             sha256 = SHA256.get(name) or SHA256.get(f"{model_size}/{name}", "")
-            download(f"{base}/{model_size}/{name}", path, sha256, n_bytes if name == TF_DATA else 0)
+            size = data_bytes(model_size) if name == TF_DATA else 0
+            download(f"{base}/{model_size}/{name}", path, sha256, size)
+
+
+def data_bytes(model_size: str) -> int:
+    """Return the bytes of an official model's data file."""
+    return 4 * parameter_count(HPARAMS[model_size])
+
+
+def announce_data(model_size: str, path: str) -> None:
+    """Print a line about the bytes of the data file that have not arrived. Raises UserError if the disk is too small."""
+    n_missing = data_bytes(model_size) - size_of(f"{path}.part")
+    if n_missing > 0 and not os.path.isfile(path):
+        announce(model_size, n_missing, os.path.dirname(path), KEPT)
 
 
 def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
@@ -145,9 +158,16 @@ def finish(url: str, path: str, sha256: str) -> None:
     if sha256 not in ("", received):
         os.remove(part)
         raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
-    sums, name = Path(path).with_name("SHA256SUMS"), os.path.basename(path)
-    text = sums.read_text(encoding="utf-8", errors="replace") if sums.is_file() else ""
-    others = re.sub(f".*  {re.escape(name)}\n", "", text)
-    with replacing(sums) as unfinished:
-        Path(unfinished).write_text(f"{others}{received}  {name}\n", encoding="utf-8")
+    note_sum(Path(path), received)
     os.replace(part, path)
+
+
+def note_sum(path: Path, sha256: str) -> None:
+    """Write the sha256 of a file to SHA256SUMS beside it, in the place of an older one."""
+    sums = path.with_name("SHA256SUMS")
+    others = ""
+    if sums.is_file():
+        text = sums.read_text(encoding="utf-8", errors="replace")
+        others = re.sub(f".*  {re.escape(path.name)}\n", "", text)
+    with replacing(sums) as unfinished:
+        Path(unfinished).write_text(f"{others}{sha256}  {path.name}\n", encoding="utf-8")

@@ -28,15 +28,15 @@ class Checkpoint(NamedTuple):
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def missing(self, weights: bool = True) -> dict[str, Sequence[str]]:
+    def missing(self, weights: bool = True) -> dict[str, list[str]]:
         """Return the files that the folder lacks, by what they hold. weights=False: without those of the weights."""
-        needed = {"settings": [self.settings], "tokens": self.vocabulary, "weights": self.weights if weights else ()}
-        missing: dict[str, Sequence[str]] = {}
-        for what, names in needed.items():
-            absent = [name for name in names if not os.path.isfile(self.path(name))]
-            if absent:
-                missing[what] = absent
-        return missing
+        missing = {"settings": self.absent([self.settings]), "tokens": self.absent(self.vocabulary)}
+        if weights:
+            missing["weights"] = self.absent(self.weights)
+        return {what: names for what, names in missing.items() if names}
+
+    def absent(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not os.path.isfile(self.path(name))]
 
 
 def look(folder: str) -> Checkpoint:

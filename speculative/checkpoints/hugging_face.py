@@ -40,11 +40,17 @@ def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
 
 def without_heads(tensors: dict[str, Tensor], path: str) -> dict[str, Tensor]:
     """Leave out what no logits depend on, with a line about the heads of a training run."""
-    heads = sorted({name.partition("/")[0] for name in tensors if re.match(HEADS, name)})
+    heads = set()
+    others = {}
+    for name, tensor in tensors.items():
+        if re.match(HEADS, name):
+            heads.add(name.partition("/")[0])
+        elif not re.search(MASKS, name):
+            others[name] = tensor
     if heads:
-        named = one_line(", ".join(heads))
+        named = one_line(", ".join(sorted(heads)))
         print(f"{path}: left out, since the text does not depend on it: {named}", file=sys.stderr)
-    return {name: tensors[name] for name in tensors if not re.search(f"^{HEADS}|{MASKS}", name)}
+    return others
 
 
 def without_output_matrix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -54,7 +60,8 @@ def without_output_matrix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     if lm_head is None:
         return tensors
     wte = tensors.setdefault("wte", lm_head)
-    if lm_head.shape != wte.shape or not np.array_equal(array_of(lm_head, "lm_head"), array_of(wte, "wte")):
+    is_equal = lm_head.shape == wte.shape and np.array_equal(array_of(lm_head, "lm_head"), array_of(wte, "wte"))
+    if not is_equal:
         raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
     return tensors
 
@@ -80,15 +87,21 @@ def read_file(path: str) -> SafetensorsFile:
 
 def tensor_of(file: MappedFile, start: int, about: dict[str, Any]) -> Tensor:
     """Return a tensor as the header describes it. start: the byte after the header. Raises ValueError."""
-    begin, end = about["data_offsets"]
-    shape = tuple(about["shape"])
-    if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)):
-        raise ValueError(f"a shape {shape} in the bytes from {begin} to {end}")
-    dtype = TYPES.get(about["dtype"], str(about["dtype"]))
+    begin, end = map(natural, about["data_offsets"])
+    shape = tuple(map(natural, about["shape"]))
+    stored = str(about["dtype"])
+    dtype = TYPES.get(stored, stored)
     tensor = Tensor(file, dtype, shape, start + begin)
-    if dtype in N_BYTES and tensor.n_bytes != end - begin:
-        raise ValueError(f"a shape {shape} of {dtype} in {end - begin} bytes")
+    n_bytes = end - begin
+    if dtype in N_BYTES and tensor.n_bytes != n_bytes:
+        raise ValueError(f"a shape {shape} of {dtype} in {n_bytes} bytes")
     return tensor
+
+
+def natural(n: Any) -> int:
+    if type(n) is not int or n < 0:
+        raise ValueError(f"{n!r:.50} in place of a number of bytes or a width")
+    return n
 
 
 def check_places(places: list[Any], n_bytes: int) -> None:

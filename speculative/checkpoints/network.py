@@ -31,9 +31,10 @@ def certificate_advice(error: BaseException) -> str:
 def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:
     """Print how much will be downloaded, where to, and what Ctrl-C keeps. Raises UserError if the disk is too small."""
     n_free = free_bytes(folder)
+    where = f"{folder}, where {in_words(n_free)} are free"
     if n_bytes > n_free:
-        raise UserError(f"{name} needs {in_words(n_bytes)} in {folder}, where {in_words(n_free)} are free")
-    line = f"downloading {name}: {in_words(n_bytes)} to {folder}, where {in_words(n_free)} are free; {kept}"
+        raise UserError(f"{name} needs {in_words(n_bytes)} in {where}")
+    line = f"downloading {name}: {in_words(n_bytes)} to {where}; {kept}"
     print(one_line(line), file=sys.stderr, flush=True)
 
 

@@ -19,6 +19,7 @@ from speculative.checkpoints.tensors import Tensor, build_params, masked_crc32c
 from speculative.support.files import naming
 
 FOOTER = 48  # bytes at the end of the index: the places of its blocks
+BYTES, FIXED = 2, 5  # kinds of a protocol buffer's field; the third one here is a varint, 0
 TYPES = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}  # TensorFlow's numbers
 
 
@@ -60,22 +61,33 @@ def tensor_of(data: MappedFile, message: bytes) -> Tensor:
 
 def read_table(path: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield the (key, value)s of a table of one block. TensorFlow's blocks have up to 256 KB; a GPT-2 needs 20."""
+    block = read_block(path)
+    f = BytesIO(block)
+    key = b""
+    while f.tell() < len(block):
+        n_shared = varint(f)
+        n_new = varint(f)
+        n_value = varint(f)
+        key = key[:n_shared] + f.read(n_new)
+        yield key, f.read(n_value)
+
+
+def read_block(path: str) -> bytes:
+    """Return the entries of a table of one block. Raises UserError if their CRC32C is wrong.
+
+    A block ends with the places of some of its keys and their number (4 bytes each), a byte that says whether it is
+    compressed (these are not), and the CRC32C of all that.
+    """
     table = mapped(path).content[:]
     try:
         end = varint(BytesIO(table[-FOOTER:]))  # the footer begins with the place of the block that follows
     except ValueError:  # the file is cut
         end = 0
-    # A block ends with the places of some of its keys and their number (4 bytes each), a byte that says whether it is
-    # compressed (these are not), and the CRC32C of all that.
-    if masked_crc32c(table[: end - 4]) != int.from_bytes(table[end - 4 : end], "little"):
+    checksum = number_of(table[end - 4 : end])
+    if masked_crc32c(table[: end - 4]) != checksum:
         raise bad_file(path, "damaged")
-    end -= 9 + 4 * int.from_bytes(table[end - 9 : end - 5], "little")
-    block = BytesIO(table[:end])
-    key = b""
-    while block.tell() < end:
-        n_shared, n_new, n_value = (varint(block) for _ in range(3))
-        key = key[:n_shared] + block.read(n_new)
-        yield key, block.read(n_value)
+    n_places = number_of(table[end - 9 : end - 5])
+    return table[: end - 9 - 4 * n_places]
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
@@ -83,8 +95,16 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
     f = BytesIO(message)
     while f.tell() < len(message):
         number, kind = divmod(varint(f), 8)
-        value = int.from_bytes(f.read(4), "little") if kind == 5 else varint(f)
-        yield number, f.read(value) if kind == 2 else value
+        if kind == FIXED:
+            yield number, number_of(f.read(4))
+        elif kind == BYTES:
+            yield number, f.read(varint(f))
+        else:
+            yield number, varint(f)
+
+
+def number_of(content: bytes) -> int:
+    return int.from_bytes(content, "little")
 
 
 def varint(f: BytesIO) -> int:

@@ -16,12 +16,11 @@ import math
 import os
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from speculative.checkpoints.tensors import N_THREADS, checkpoint_shapes, nested
+from speculative.checkpoints.tensors import by_threads, checkpoint_shapes, nested
 
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
 WRITES = "wte|wpe|c_proj"  # parameters whose last axis is the residual stream
@@ -107,10 +106,4 @@ def build_padded(padding: Padding, tensors: dict[str, np.ndarray], convert: Call
     def padded(name: str):
         return convert(name, padding.pad(name, tensors.get(name)))
 
-    shapes = checkpoint_shapes(padding.new)
-    values = {}
-    with ThreadPoolExecutor(N_THREADS) as threads:
-        for name, value in zip(shapes, threads.map(padded, shapes), strict=True):
-            values[name] = value
-            progress(4 * math.prod(shapes[name]))
-    return nested(values)
+    return nested(by_threads(padded, checkpoint_shapes(padding.new), progress))

@@ -19,6 +19,7 @@ from speculative.checkpoints.crc32c import crc32c, warn_about
 from speculative.checkpoints.disk import MappedFile, Note, bad_file, check_unchanged
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
+Shapes = dict[str, tuple[int, ...]]  # of tensors by name
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
@@ -66,11 +67,13 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
 
 def content_of(tensor: Tensor, name: str) -> np.ndarray:  # -> uint8 [n_bytes]
     """Return the bytes of a tensor. Raises UserError for another type, and for a file that is cut."""
+    file, begin = tensor.file, tensor.begin
     if tensor.dtype not in N_BYTES:
-        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
-    if tensor.begin + tensor.n_bytes > len(tensor.file.content):
-        raise bad_file(tensor.path, f"it ends before tensor {name} does")
-    return np.frombuffer(tensor.file.content, np.uint8, tensor.n_bytes, tensor.begin)
+        raise bad_file(file.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
+    n_bytes = tensor.n_bytes
+    if begin + n_bytes > len(file.content):
+        raise bad_file(file.path, f"it ends before tensor {name} does")
+    return np.frombuffer(file.content, np.uint8, n_bytes, begin)
 
 
 def check_crc32c(tensor: Tensor, name: str, content: np.ndarray) -> None:
@@ -100,33 +103,34 @@ def forget_pages(tensor: Tensor) -> None:
 # ---- All tensors of a model ------------------------------------------------------------------------------------------
 
 
-def checkpoint_shapes(hparams: dict) -> dict[str, tuple[int, ...]]:
+def checkpoint_shapes(hparams: dict) -> Shapes:
     """Return {name: shape} of every parameter."""
     n = hparams["n_embd"]
-    shapes: dict[str, tuple[int, ...]] = {"wte": (hparams["n_vocab"], n), "wpe": (hparams["n_ctx"], n)}
     block = block_shapes(n, hparams.get("n_inner", 4 * n))
+    shapes: Shapes = {}
+    shapes["wte"] = (hparams["n_vocab"], n)
+    shapes["wpe"] = (hparams["n_ctx"], n)
     for i in range(hparams["n_layer"]):
-        for name, shape in block.items():
-            shapes[f"h{i}/{name}"] = shape
-    return shapes | {"ln_f/g": (n,), "ln_f/b": (n,)}
+        for name in block:
+            shapes[f"h{i}/{name}"] = block[name]
+    shapes["ln_f/g"] = (n,)
+    shapes["ln_f/b"] = (n,)
+    return shapes
 
 
-def block_shapes(n: int, n_inner: int) -> dict[str, tuple[int, ...]]:
+def block_shapes(n: int, n_inner: int) -> Shapes:
     """Return {name: shape} of the parameters of one layer. n: n_embd."""
-    return {
-        "ln_1/g": (n,),
-        "ln_1/b": (n,),
-        "ln_2/g": (n,),
-        "ln_2/b": (n,),
-        "attn/c_attn/w": (n, 3 * n),
-        "attn/c_attn/b": (3 * n,),
-        "attn/c_proj/w": (n, n),
-        "attn/c_proj/b": (n,),
-        "mlp/c_fc/w": (n, n_inner),
-        "mlp/c_fc/b": (n_inner,),
-        "mlp/c_proj/w": (n_inner, n),
-        "mlp/c_proj/b": (n,),
+    matrices = {
+        "attn/c_attn": (n, 3 * n),
+        "attn/c_proj": (n, n),
+        "mlp/c_fc": (n, n_inner),
+        "mlp/c_proj": (n_inner, n),
     }
+    shapes: Shapes = {"ln_1/g": (n,), "ln_1/b": (n,), "ln_2/g": (n,), "ln_2/b": (n,)}
+    for name, shape in matrices.items():
+        shapes[f"{name}/w"] = shape
+        shapes[f"{name}/b"] = shape[1:]
+    return shapes
 
 
 def parameter_count(hparams: dict) -> int:
@@ -158,36 +162,51 @@ def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, pro
             forget_pages(tensor)
         return value
 
-    values = {}
-    with ThreadPoolExecutor(N_THREADS) as threads:
-        for name, value in zip(shapes, threads.map(converted, shapes), strict=True):
-            values[name] = value
-            progress(4 * math.prod(shapes[name]))
+    values = by_threads(converted, shapes, progress)
     check_unchanged({tensor.path: tensor.file for tensor in index.values()}.values())
     if not is_checked:
         note.write()
     return nested(values)
 
 
-def check_names(index: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+def by_threads(function: Callable, shapes: Shapes, progress: Callable) -> dict[str, Any]:
+    """Return {name: function(name)} of all parameters, computed by several threads. progress(n_bytes) is called after
+    each."""
+    values = {}
+    with ThreadPoolExecutor(N_THREADS) as threads:
+        for name, value in zip(shapes, threads.map(function, shapes), strict=True):
+            values[name] = value
+            progress(4 * math.prod(shapes[name]))
+    return values
+
+
+def check_names(index: dict[str, Tensor], shapes: Shapes) -> None:
     """Raise UserError if the checkpoint lacks a parameter, or holds another tensor."""
+    names = {name for name in index if not is_of_optimizer(name, index[name], shapes)}
+    unlike = sorted(shapes.keys() ^ names)
+    if not unlike:
+        return
+    name = unlike[0]
     path = next(iter(index.values())).path if index else "the checkpoint"
-    # An optimizer keeps its numbers of a tensor below the tensor's name, and its own as scalars.
-    others = {name for name, tensor in index.items() if tensor.shape and name.rpartition("/")[0] not in shapes}
-    for name in sorted(shapes.keys() - index.keys() | others - shapes.keys()):
-        verb = "has" if name in index else "lacks"
-        raise bad_file(path, f"{verb} tensor {name!r:.100}, contrary to its settings{advice_on_tensors(index)}")
+    verb = "has" if name in index else "lacks"
+    raise bad_file(path, f"{verb} tensor {name!r:.100}, contrary to its settings{advice_on_tensors(index)}")
 
 
-def check_shapes(index: dict[str, Tensor], shapes: dict[str, tuple[int, ...]]) -> None:
+def is_of_optimizer(name: str, tensor: Tensor, shapes: Shapes) -> bool:
+    """Return True for the numbers of an optimizer: those of a parameter are below its name, its own are scalars."""
+    return not tensor.shape or name.rpartition("/")[0] in shapes
+
+
+def check_shapes(index: dict[str, Tensor], shapes: Shapes) -> None:
     """Raise UserError for a tensor of another shape. OpenAI's matrices are those of a convolution of width 1: they have
     one more axis, in front."""
     for name, shape in shapes.items():
         tensor = index[name]
-        if tensor.shape not in (shape, (1, *shape)):
-            other = " (transposed, as in nanoGPT's checkpoints)" if tensor.shape == shape[::-1] else ""
-            fault = f"tensor {name} is {tensor.shape!s:.100}{other}, and {shape} by its settings"
-            raise bad_file(tensor.path, fault)
+        if tensor.shape in (shape, (1, *shape)):
+            continue
+        hint = " (transposed, as in nanoGPT's checkpoints)" if tensor.shape == shape[::-1] else ""
+        fault = f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings"
+        raise bad_file(tensor.path, fault)
 
 
 def index_without_contents(index: dict[str, Tensor]) -> list[tuple]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, NamedTuple
 
-from speculative.blog.encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
+from speculative.blog.encoder import BYTE_TO_CHAR, CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
 from speculative.checkpoints.config import read_object
 from speculative.checkpoints.disk import bad_file
 from speculative.support.errors import UserError, first_line
@@ -27,7 +27,6 @@ CLASSES = (GPT2, "PreTrainedTokenizer", "TokenizersBackend", "LlamaTokenizer")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
 # With a prefix or a suffix their library panics, or drops characters.
 USUAL = {"type": "BPE", "continuing_subword_prefix": "", "end_of_word_suffix": ""}
 SAMPLE = "It's 12 days,\nor so!"
@@ -56,10 +55,8 @@ class LibraryEncoder(Encoder):
             if i < n_vocab:
                 self.added.add(i)
                 self.id_to_bytes[i] = added.content.encode()
-        self.merges = {}
-        for rank, pair in enumerate(model["merges"]):
-            a, b = pair.split(" ") if isinstance(pair, str) else pair
-            self.merges[vocab[a], vocab[b]] = (rank, vocab[a + b])
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        self.merges = ranked(pairs, vocab)
         self.lacking = {byte for byte, char in BYTE_TO_CHAR.items() if char not in vocab}
         self.said: set[str] = set()  # characters that were left out
 
@@ -277,12 +274,19 @@ def end_tokens(files: TokenizerFiles, named: dict[str, Any], tokenizer: Any, n_v
     generation_config.json, else of config.json. <|endoftext|> ends it if they name none."""
 
     def usable(ids: Any) -> list[int]:
-        ids = ids if isinstance(ids, list) else [ids]
-        return [i for i in ids if type(i) is int and 0 <= i < n_vocab and tokenizer.id_to_token(i) is not None]
+        listed = ids if isinstance(ids, list) else [ids]
+        return [i for i in listed if is_token(i) and i < n_vocab]
 
-    of_tokenizer = usable(tokenizer.token_to_id(text_of(named.get("eos_token", ""))))
-    of_model = usable(files.generation.get("eos_token_id")) or usable(files.settings.get("eos_token_id"))
-    return of_tokenizer + of_model or usable(tokenizer.token_to_id(END_OF_TEXT))
+    def is_token(i: Any) -> bool:
+        return type(i) is int and i >= 0 and tokenizer.id_to_token(i) is not None
+
+    def by_text(text: str) -> list[int]:
+        return usable(tokenizer.token_to_id(text))
+
+    name = "eos_token_id"
+    of_tokenizer = by_text(text_of(named.get("eos_token", "")))
+    of_model = usable(files.generation.get(name)) or usable(files.settings.get(name))
+    return of_tokenizer + of_model or by_text(END_OF_TEXT)
 
 
 # ---- The library's tokenizer -----------------------------------------------------------------------------------------
@@ -316,10 +320,13 @@ def with_gpt2s_parts(about: dict, add_prefix_space: bool) -> dict:
 def added_tokens(in_file: list, numbered: list, named: dict[str, Any]) -> list:
     """Return the tokens that are added to those in the file, as the library takes them: the numbered ones, then the
     named ones that neither has."""
-    texts = {text_of(token) for token in [*in_file, *numbered]}
-    special = {text_of(token) for token in named.values()}
-    new = {repr(token): token for token in named.values()}  # with other flags it is another one: the last counts
-    tokens = [*numbered, *(token for token in new.values() if text_of(token) not in texts)]
+    there = set(map(text_of, [*in_file, *numbered]))
+    tokens = [*numbered]
+    unique = {repr(token): token for token in named.values()}  # with other flags it is another one: the last counts
+    for token in unique.values():
+        if text_of(token) not in there:
+            tokens.append(token)
+    special = set(map(text_of, named.values()))
     return [added_token(token, text_of(token) in special) for token in tokens]
 
 
