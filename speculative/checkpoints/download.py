@@ -53,7 +53,7 @@ def data_bytes(model_size: str) -> int:
 
 
 def announce_data(model_size: str, path: str) -> None:
-    """Print a line about the bytes of the data file that have not arrived. Raises UserError if the disk is too small."""
+    """Print how much of the data file has not arrived. Raises UserError if the disk is too small."""
     n_missing = data_bytes(model_size) - size_of(f"{path}.part")
     if n_missing > 0 and not os.path.isfile(path):
         announce(model_size, n_missing, os.path.dirname(path), KEPT)
