@@ -360,8 +360,8 @@ def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different
     if different:
         tokens[different - 1] += 1
     record = Record(inputs=[pair.encode(prompt)], samples=[[TextStep([token]) for token in tokens]])
-    options = SimpleNamespace(temperature=temperature)
-    session = SimpleNamespace(options=options, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
+    plan = SimpleNamespace(is_greedy=temperature == 0)
+    session = SimpleNamespace(plan=plan, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
     assert first_unlike_the_blogs(session, record) == expected
 
 

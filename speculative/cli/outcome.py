@@ -138,9 +138,10 @@ def show_iterations(record: RunRecord) -> None:
     rows = []
     for number, step in enumerate(record.speculative.iterations, start=1):
         accepted = f"{step.accepted} of {step.drafted}"
-        chances = " ".join(f"{chance:.2f}" for chance in step.alpha)
+        times = [duration(step.drafting), duration(step.scoring)]
+        chances = [f"{chance:.2f}" for chance in step.alpha]
         text = repr(step.text).translate(SHOWN)
-        rows.append([str(number), accepted, duration(step.drafting), duration(step.scoring), chances, text])
+        rows.append([str(number), accepted, *times, " ".join(chances), text])
     show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
 
 

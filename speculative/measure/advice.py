@@ -36,46 +36,65 @@ def advice(record: RunRecord) -> str | None:
 def prediction(record: RunRecord, predicted: Speedups) -> str:
     """Return the setting that is clearly faster than the run's own, or say that there is none."""
     f = record.figures
-    setting = setting_to_try(predicted, GAIN * speedup_now(record, predicted))
-    is_faster = setting.speedup > GAIN * speedup_now(record, predicted)
-    if setting.speedup < 1 + NOISE or (not is_faster and f.speedup < 1 - NOISE):
+    enough = GAIN * speedup_now(record, predicted)
+    setting = setting_to_try(predicted, enough)
+    is_faster = setting.speedup > enough
+    run_lost = f.speedup < 1 - NOISE
+    if setting.speedup < 1 + NOISE or (run_lost and not is_faster):
         return f"Nothing pays here, because {loss(f)}."
     if is_faster:
         return f"Prediction: {typed(record, setting)} would be {setting.speedup:.2f} times as fast on this text."
-    fast_is_open = record.machine.exact and not record.options.fast and record.fast not in predicted
-    more = " Not predicted: --fast." if record.fast and fast_is_open else ""
+    more = " Not predicted: --fast." if fast_is_open(record, predicted) else ""
     return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{more}"
+
+
+def fast_is_open(record: RunRecord, predicted: Speedups) -> bool:
+    """Return True if --fast may pay and stands for a drafter that was not predicted."""
+    if record.options.fast or not record.machine.exact:
+        return False
+    return record.fast is not None and record.fast not in predicted
 
 
 def speedup_now(record: RunRecord, predicted: Speedups) -> float:
     """Return the speedup of the run's own setting: as measured, or as predicted if that is more."""
-    o = record.options
-    K = o.K[0] if isinstance(o.K, tuple) else o.K  # of the outermost level
-    return max(record.figures.speedup, predicted.get(o.drafter, {}).get(str(K), 0.0))
+    outer, *_ = Ks_of(record)
+    own = predicted.get(record.options.drafter, {})
+    return max(record.figures.speedup, own.get(outer, 0.0))
+
+
+def Ks_of(record: RunRecord) -> list[str]:
+    """Return the K of each level, the outermost first, as they are typed."""
+    K = record.options.K
+    return [*map(str, K)] if isinstance(K, tuple) else [str(K)]
 
 
 def setting_to_try(predicted: Speedups, enough: float) -> Setting:
     """Return the best setting: if it brings enough, one whose K chooses itself, as that also suits another text."""
-    auto = {name: {"auto": speedups["auto"]} for name, speedups in predicted.items()}
-    by_itself = best_setting(auto)
-    return by_itself if by_itself.speedup > enough else best_setting(predicted)
+    by_itself = best_setting({name: {"auto": speedups["auto"]} for name, speedups in predicted.items()})
+    if by_itself.speedup > enough:
+        return by_itself
+    return best_setting(predicted)
 
 
 def best_setting(predicted: Speedups) -> Setting:
     """Return the setting with the largest predicted speedup."""
-    settings = [Setting(name, K, speedup) for name, of in predicted.items() for K, speedup in of.items()]
+    settings = []
+    for drafter, speedups in predicted.items():
+        for K, speedup in speedups.items():
+            settings.append(Setting(drafter, K, speedup))
     return max(settings, key=lambda setting: setting.speedup)
 
 
 def typed(record: RunRecord, setting: Setting) -> str:
     """Return the options of a setting as they are typed."""
     o = record.options
-    if (setting.drafter, setting.K) == (record.fast, "auto") and record.rule.lossless:
+    is_fast = (setting.drafter, setting.K) == (record.fast, "auto")
+    if is_fast and record.rule.lossless:
         return "--fast"
     if setting.drafter != o.drafter or o.fast:
         return f"--drafter {setting.drafter} --K {setting.K}"
-    inner = o.K[1:] if isinstance(o.K, tuple) else ()  # the levels inside keep theirs
-    return f"--K {'/'.join(map(str, (setting.K, *inner)))}"
+    _, *inner = Ks_of(record)  # the levels inside keep theirs
+    return f"--K {'/'.join([setting.K, *inner])}"
 
 
 def loss(f: Figures) -> str:

@@ -1,7 +1,6 @@
 """The close-up of a page: the drafts of each step, their tests, and the target's own token. Captions: web/glass.js."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 from speculative.measure.race import Placed
@@ -16,15 +15,24 @@ MOST_BEFORE = 60  # characters of the text before a step
 def close_ups(record: RunRecord, steps: Sequence[Placed]) -> list[dict]:
     """Return what the page shows of each step of the speculative decoder."""
     names = {token: text.translate(VISIBLE) for token, text in record.vocabulary.items()}
-    texts = accumulate((placed.step.text for placed in steps), initial=record.prompts[0].text)
-    return [close_up(placed, before, record.rule, names) for placed, before in zip(steps, texts, strict=False)]
+    before = record.prompts[0].text
+    shown = []
+    for placed in steps:
+        shown.append(close_up(placed, before, record.rule, names))
+        before += placed.step.text
+    return shown
 
 
 def opening(steps: Sequence[Placed]) -> int:
     """Return the number of the step to show first: a rejection after an accepted draft teaches most."""
-    rejections = [placed for placed in steps if placed.step.accepted < placed.step.drafted]
-    after_accepted = [placed for placed in rejections if placed.step.accepted]
-    return [*after_accepted, *rejections, *steps][0].number
+    return max(steps, key=lambda placed: (worth(placed.step), -placed.number)).number
+
+
+def worth(step: TextStep) -> int:
+    """Return how much a step teaches."""
+    if step.accepted == step.drafted:
+        return 0
+    return 2 if step.accepted else 1
 
 
 def close_up(placed: Placed, before: str, rule: RuleUsed, names: dict[int, str]) -> dict[str, Any]:
@@ -48,54 +56,65 @@ def close_up(placed: Placed, before: str, rule: RuleUsed, names: dict[int, str])
 
 
 def end_of(text: str) -> str:
-    end = text[-MOST_BEFORE:]
-    return f"…{end}" if len(end) < len(text) else end
+    """Return the last characters of a text."""
+    return text if len(text) <= MOST_BEFORE else f"…{text[-MOST_BEFORE:]}"
 
 
 def own_origin(step: TextStep) -> str | None:
     """Return the origin of the target's own token; None if a stop text has cut it off."""
-    return step.origins[-1] if len(step.origins) > step.accepted else None
+    was_cut = len(step.origins) <= step.accepted
+    return None if was_cut else step.origins[-1]
 
 
 def chain(step: TextStep, rule: RuleUsed, names: dict[int, str]) -> dict[str, Any]:
     """Return the drafts of a step that drafted a chain, the tests, and the draw of the target's own token."""
-    drafts, own = step.details["drafts"], step.details["own"]
+    details = step.details
     several = len({*step.source}) > 1
-    by = [label(name) if several else "" for name in step.source] or [""] * len(drafts)
+    drafts = []
+    for n, draft in enumerate(details["drafts"]):
+        drafter = label(step.source[n]) if several else ""
+        drafts.append([names[draft], drafter])
     tested = []
-    for test in step.details["tested"]:
+    for test in details["tested"]:
         about = {"passed": test["passed"], "formula": comparison(test, rule)}
         tested.append(about | likeliest(test, names))
+    own = details["own"]
     if own:
-        own = {"from": own["from"], "u": digits(own["u"]), **likeliest(own, names)}
-    return {
-        "drafts": [[names[draft], name] for draft, name in zip(drafts, by, strict=True)],
-        "tested": tested,
-        "own": own,
-    }
+        own = {"from": own["from"], "u": digits(own["u"])} | likeliest(own, names)
+    return {"drafts": drafts, "tested": tested, "own": own}
 
 
 def likeliest(drawn: dict, names: dict[int, str]) -> dict[str, Any]:
     """Return a token, and the likeliest tokens in its place with their probabilities, and the token's row there."""
-    tokens = [token for token, *_ in drawn["top"]]
-    rows = [[names[token], *chances] for token, *chances in drawn["top"]]
-    return {"token": names[drawn["token"]], "rows": rows, "drawn": tokens.index(drawn["token"])}
+    tokens = []
+    rows = []
+    for token, *chances in drawn["top"]:
+        tokens.append(token)
+        rows.append([names[token], *chances])
+    token = drawn["token"]
+    return {"token": names[token], "rows": rows, "drawn": tokens.index(token)}
 
 
 def branches(tree: dict, names: dict[int, str], node: int = 0) -> list[list]:
     """Return the children of a node of a tree: [token, whether it was accepted, its children]."""
     children = []
-    for child, (token, parent) in enumerate(zip(tree["tokens"], tree["parents"], strict=True), start=1):
+    for child, parent in enumerate(tree["parents"], start=1):
         if parent == node:
-            children.append([names[token], child in tree["path"], branches(tree, names, child)])
+            token = tree["tokens"][child - 1]
+            is_accepted = child in tree["path"]
+            children.append([names[token], is_accepted, branches(tree, names, child)])
     return children
 
 
 def comparison(test: dict, rule: RuleUsed) -> str:
     """Return the numbers that a rule compared, in the rule's own letters."""
     numbers = {name: digits(test[name]) for name in "upqwh" if name in test}
-    numbers["product"] = digits((rule.number or 1) * test["u"] * test["p"])
-    sign = "<" if test["passed"] else "≥"
-    more = " > 0" if test["passed"] else ""
-    number = "" if rule.number is None else f"{rule.number:g}"
-    return rule.comparison.format(number=number, sign=sign, more=more, **numbers)
+    factor = 1.0 if rule.number is None else rule.number
+    passed = test["passed"]
+    return rule.comparison.format(
+        **numbers,
+        number=f"{factor:g}",
+        product=digits(factor * test["u"] * test["p"]),
+        sign="<" if passed else "≥",
+        more=" > 0" if passed else "",
+    )

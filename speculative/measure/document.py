@@ -99,10 +99,13 @@ def from_json(document: Mapping[str, Any]) -> RunRecord:
 
 def parts_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any] | None:
     """Undo flat: {"tokens": ..., "speedup": ...} -> {"counts": {"tokens": ...}, "comparison": {"speedup": ...}}."""
-    own = {f.name: values.get(f.name) for f in fields(kind) if f.name not in FIGURES}
-    parts = {f.name: parts_of(FIGURES[f.name], values) for f in fields(kind) if f.name in FIGURES}
-    is_there = any(value is not None for value in (*own.values(), *parts.values()))
-    return own | parts if is_there else None
+    parts: dict[str, Any] = {}
+    for f in fields(kind):
+        if f.name in FIGURES:
+            parts[f.name] = parts_of(FIGURES[f.name], values)
+        else:
+            parts[f.name] = values.get(f.name)
+    return parts if {*map(type, parts.values())} - {NoneType} else None
 
 
 def steps_of(sample: Mapping[str, Any]) -> list[TextStep]:

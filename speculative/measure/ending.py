@@ -77,10 +77,17 @@ def pace(record: RunRecord) -> str:
     f = record.figures
     if f.doubt:
         cause = disturbance(f.times) or "another program probably used the processor"
-        return f"{f.doubt}. {cause[0].upper()}{cause[1:]}: try again."
+        return f"{f.doubt}. {sentence(cause)}: try again."
     runs = f", medians of {f.times.runs} runs" if f.times.runs > 1 else ""
-    read = f" ({bandwidth(record)} of weights)" if f.account else ""
-    return f"{rate_text(f.rate)} tokens a second instead of {rate_text(f.rate / f.speedup)}{read}{runs}."
+    is_read = f.account and record.target.weight_bytes  # a function has no weights
+    read = f" ({bandwidth(record)} of weights)" if is_read else ""
+    autoregressive = rate_text(f.rate / f.speedup)
+    return f"{rate_text(f.rate)} tokens a second instead of {autoregressive}{read}{runs}."
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital."""
+    return text[0].upper() + text[1:]
 
 
 def bandwidth(record: RunRecord) -> str:
@@ -154,11 +161,13 @@ def alpha_line(f: Figures) -> str | None:
 
 def time_line(f: Figures) -> str:
     seconds = f.times.seconds
-    drafting = percent(seconds.drafting / seconds.speculative)
-    scoring = percent(seconds.scoring / seconds.speculative)
-    rest = percent(seconds.rest / seconds.speculative)
-    draft = f" A draft takes c = {f.account.c:.2f} of a target token's time." if f.account else ""
-    return f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere.{draft}"
+    drafting, scoring, rest = [
+        percent(part / seconds.speculative) for part in (seconds.drafting, seconds.scoring, seconds.rest)
+    ]
+    line = f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere."
+    if not f.account:
+        return line
+    return f"{line} A draft takes c = {f.account.c:.2f} of a target token's time."
 
 
 def account_line(f: Figures) -> str | None:
@@ -178,15 +187,18 @@ def account_line(f: Figures) -> str | None:
 
 def engine_line(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
     """Return what ran: the engine, and each model with its weight format."""
-    names = [f"{ROLES.get(model.role, 'copy')} {model.size} in {model.dtype}" for model in models]
+    names = []
+    for model in models:
+        role = ROLES.get(model.role, "copy")
+        names.append(f"{role} {model.size} in {model.dtype}")
     fast = f" {fast_words(models, o)}" if o.fast else ""
     return one_line(f"Engine: {engine}. {', '.join(names)}.{fast}")
 
 
 def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
     """Say what --fast is short for, and what its copy takes."""
-    n_bytes = sum(model.weight_bytes for model in models if model.role not in ROLES)
-    copy = f"; the copy takes {n_bytes / 1e9:.1f} GB" if n_bytes else ""
+    copies = [model.weight_bytes for model in models if model.role not in ROLES]
+    copy = f"; the copy takes {sum(copies) / 1e9:.1f} GB" if copies else ""
     rule = " --accept block" if o.accept == "block" else ""
     return f"--fast is short for --drafter {o.drafter} --K auto{rule}{copy}."
 

@@ -3,7 +3,7 @@
 Figures that depend on K are averages over steps: they stay right if K varies or a window is cut short.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import Any, NamedTuple
@@ -89,8 +89,8 @@ def sums(calls: Iterable[Sequence[int]]) -> dict[str, Any]:
 
 def by_position(lengths: Sequence[int], n: int | None = None) -> list[int]:
     """Return how many of these lengths reach each of the positions 1, 2, ..., n; n: the longest, if it is left out."""
-    n = max(lengths) if n is None else n
-    return [sum(length >= position for length in lengths) for position in range(1, n + 1)]
+    positions = range(1, 1 + (max(lengths) if n is None else n))
+    return [sum(length >= position for length in lengths) for position in positions]
 
 
 def by_source(steps: Sequence[TextStep]) -> dict[str, list[int]]:
@@ -98,18 +98,24 @@ def by_source(steps: Sequence[TextStep]) -> dict[str, list[int]]:
     tested: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
     for step in steps:
-        tested.update(step.source[: len(step.alpha)])
+        n_tested = len(step.alpha)
+        tested.update(step.source[:n_tested])
         accepted.update(step.source[: step.accepted])
-    return {name: [accepted[name], n] for name, n in tested.most_common()}
+    names = [name for name, _ in tested.most_common()]
+    return {name: [accepted[name], tested[name]] for name in names}
 
 
 def levels_of(steps: Sequence[TextStep]) -> list[Level]:
     """Return the sums of each level of a staged drafter, the outermost first."""
-    calls: dict[str, list] = {}
+    calls: dict[str, list] = defaultdict(list)
     for step in steps:
         for name, of_step in step.levels.items():
-            calls.setdefault(name, []).extend(of_step)
-    return [Level(**sums(of_level), name=name) for name, of_level in calls.items() if of_level]
+            calls[name] += of_step
+    levels = []
+    for name, of_level in calls.items():
+        if of_level:
+            levels.append(Level(**sums(of_level), name=name))
+    return levels
 
 
 # ---- The times -------------------------------------------------------------------------------------------------------
@@ -126,7 +132,11 @@ class Costs(NamedTuple):
 def costs_of(record: Record) -> Costs:
     """Return the mean times of a decoder's calls."""
     timed = [step for step in record.iterations if step.seconds]  # of texts decoded together, the first has the times
-    rows = costs_by_rows((step.drafted + 1, step.seconds - step.drafting) for step in timed if not step.prefill)
+    windows = []  # (rows, seconds)
+    for step in timed:
+        if not step.prefill:
+            windows.append((step.drafted + 1, step.seconds - step.drafting))
+    rows = costs_by_rows(windows)
     t_draft = seconds_of_a_draft(timed)
     return Costs(rows, t_draft, prefill_seconds(timed, rows, t_draft or 0.0))
 

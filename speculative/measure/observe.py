@@ -12,7 +12,7 @@ from speculative.blog.encoder import Encoder
 from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
 from speculative.engines.system import n_cores
-from speculative.loading import Packable
+from speculative.loading import ModelSpec, Packable
 from speculative.measure import ending
 from speculative.measure.figures import figures
 from speculative.measure.predictions import measure
@@ -174,28 +174,34 @@ def run_figures(session: Session, records: dict[str, Record]) -> Figures | None:
 
 def greedy_difference(session: Session, records: Sequence[Record]) -> Difference | None:
     """Return where two greedy texts differ. None if they are equal, and if differences are no surprise."""
-    o = session.options
     texts = [record.tokens for record in records]
-    surprising = len(texts) == 2 and texts[0] != texts[1] and o.temperature == 0 and not claim_of(session.plan.rule)
-    if not surprising:
+    are_equal = len(texts) < 2 or texts[0] == texts[1]
+    if are_equal or not session.plan.is_greedy or claim_of(session.plan.rule):
         return None
-    return Difference(*session.engine.greedy_differences(records[0].inputs, session.models["target"], texts, o.dtype))
+    target = session.models["target"]
+    text, is_defect = session.engine.greedy_differences(records[0].inputs, target, texts, session.options.dtype)
+    return Difference(text, is_defect)
 
 
 def first_unlike_the_blogs(session: Session, record: Record) -> int | None:
     """Return the first token that is not the one that the blog printed, from 1; 0 if all are equal. None if this is not
     the blog's run, with a target of that name."""
-    target = session.models.spec("target")
-    same_target = (target.size, target.dtype) == ("1558M", "float32")
-    is_official = target.hparams in (HPARAMS["1558M"], HPARAMS["1558M"] | {"stand_in": target.hparams.get("stand_in")})
-    if not (same_target and is_official and session.options.temperature == 0):
+    if not session.plan.is_greedy or not is_the_blogs(session.models.spec("target")):
         return None
     prompt = session.encoder.encode(FIELDS["prompt"].default)
     tokens = session.encoder.encode(BLOG_TEXT)
     if [*map(list, record.inputs)] != [prompt] or len(record.tokens[0]) != len(tokens):
         return None
-    pairs = enumerate(zip(record.tokens[0], tokens, strict=True), start=1)
-    return next((n for n, (token, blogs) in pairs if token != blogs), 0)
+    for number, token in enumerate(record.tokens[0], start=1):
+        if token != tokens[number - 1]:
+            return number
+    return 0
+
+
+def is_the_blogs(target: ModelSpec) -> bool:
+    """Return True for the blog's target, official or a stand-in."""
+    hparams = {name: value for name, value in target.hparams.items() if name != "stand_in"}
+    return (target.size, target.dtype) == ("1558M", "float32") and hparams == HPARAMS["1558M"]
 
 
 def vocabulary(records: Sequence[Record], encoder: Encoder) -> dict[int, str]:

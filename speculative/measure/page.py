@@ -106,7 +106,7 @@ def findings(record: RunRecord) -> dict[str, Any]:
     """Return the headline, and the lines below it that say what was measured."""
     lines = [line.text for line in ending.lines(record) if line.kind in RESULT]
     rest = ending.pace(record) if record.figures.comparison else ending.ALONE
-    return {"headline": ending.headline(record), "lines": [rest[0].upper() + rest[1:], *lines]}
+    return {"headline": ending.headline(record), "lines": [ending.sentence(rest), *lines]}
 
 
 def rule_data(record: RunRecord) -> dict[str, str]:
@@ -130,16 +130,28 @@ def rule_data(record: RunRecord) -> dict[str, str]:
 def command(o: Options, prompt: str) -> str:
     """Return the command that decodes this run again."""
     words = ["python", "main.py"]
-    for name, f in FIELDS.items():
+    left_out = {*NOT_IN_COMMAND, *(FAST if o.fast else ())}
+    for name in FIELDS:
         value = getattr(o, name)
-        usual = {f.default, DEMO.get(name)} if o.demo else {f.default}
-        if value in usual or name in NOT_IN_COMMAND or (o.fast and name in FAST):
+        if value == usual(o, name) or name in left_out:
             continue
-        for one in value if name == "stop" and isinstance(value, tuple) else (value,):
-            words += [f"--{name}"] if one is True else [f"--{name}", as_typed(name, one)]
-    if not o.prompt_file and prompt != (DEMO["prompt"] if o.demo else FIELDS["prompt"].default):
-        words += ["--prompt", prompt]
+        several = value if name == "stop" and isinstance(value, tuple) else (value,)
+        for each in several:
+            words += option_words(name, each)
+    if not o.prompt_file and prompt != usual(o, "prompt"):
+        words += option_words("prompt", prompt)
     return shlex.join(words)
+
+
+def usual(o: Options, name: str) -> Any:
+    """Return the value of an option that is not given."""
+    default = FIELDS[name].default
+    return DEMO.get(name, default) if o.demo else default
+
+
+def option_words(name: str, value: Any) -> list[str]:
+    """Return an option as words of a command line."""
+    return [f"--{name}"] if value is True else [f"--{name}", as_typed(name, value)]
 
 
 def facts(record: RunRecord) -> list[list[str]]:
@@ -172,15 +184,14 @@ def every_option(record: RunRecord) -> list[list[str]]:
 def legend(steps: Sequence[Placed]) -> list[list]:
     """Return [origin, drafter or None, explanation] of the origins that occur; of accepted tokens, if several drafters
     proposed them, of each drafter."""
-    tokens = [token for placed in steps for token in placed.tokens]
-    origins = Counter(token.origin for token in tokens)
-    proposed = Counter(token.by for token in tokens if token.by)
-    rows: list[list] = []
-    for name, n in proposed.items():
-        rows.append(["accepted", name, f"proposed by the {label(name)}, accepted by the target: {many(n, 'token')}"])
-    for origin, words in ORIGINS.items():
-        if origins[origin] and not (origin == "accepted" and proposed):
-            rows.append([origin, None, f"{words}: {many(origins[origin], 'token')}"])
+    kinds: Counter[tuple] = Counter()  # of tokens: (origin, drafter or None)
+    for placed in steps:
+        kinds.update((token.origin, token.by) for token in placed.tokens)
+    rows = []
+    for origin, explanation in ORIGINS.items():
+        for by in [drafter for kind, drafter in kinds if kind == origin]:
+            words = f"proposed by the {label(by)}, accepted by the target" if by else explanation
+            rows.append([origin, by, f"{words}: {many(kinds[origin, by], 'token')}"])
     return rows
 
 

@@ -33,7 +33,9 @@ class Placed:
 def placed_steps(decoder: Decoder) -> list[Placed]:
     """Return the steps of a decoder, which has decoded one text."""
     [sample] = decoder.samples
-    proposers = {name for step in sample.iterations for name in step.source[: step.accepted]}
+    proposers: set[str] = set()
+    for step in sample.iterations:
+        proposers.update(step.source[: step.accepted])
     placed = []
     end = 0.0
     for number, step in enumerate(sample.iterations, start=1):
@@ -45,7 +47,10 @@ def placed_steps(decoder: Decoder) -> list[Placed]:
 def tokens_of(step: TextStep, several: bool) -> list[Token]:
     """Return the tokens of a step. several: whether several drafters proposed tokens of the text."""
     by = step.source[: step.accepted] if several else []
-    return [Token(*parts) for parts in zip_longest(step.pieces, step.origins, by)]
+    tokens = []
+    for text, origin, drafter in zip_longest(step.pieces, step.origins, by):
+        tokens.append(Token(text, origin, drafter))
+    return tokens
 
 
 # ---- What is drawn ---------------------------------------------------------------------------------------------------
@@ -55,8 +60,11 @@ def lanes(record: RunRecord, placed: dict[str, list[Placed]]) -> dict[str, dict]
     """Return the lane of each decoder as its script takes it. placed: the steps of each decoder."""
     seconds = race_seconds(placed)
     drafting = [*reversed(record.roles)] or ["draft"]  # a line for each, the innermost first
-    lines = {"autoregressive": ["target"], "speculative": [*drafting, "target"]}
-    return {name: lane(name.capitalize(), steps, seconds, lines[name]) for name, steps in placed.items()}
+    data = {}
+    for name, steps in placed.items():
+        lines = ["target"] if name == "autoregressive" else [*drafting, "target"]
+        data[name] = lane(name.capitalize(), steps, seconds, lines)
+    return data
 
 
 def race_seconds(placed: dict[str, list[Placed]]) -> float:
@@ -96,10 +104,12 @@ def stacked_tokens(steps: list[Placed], close: float) -> list[dict]:
 def calls_of(placed: Placed, lines: list[str]) -> list[dict]:
     """Return the calls in a step. A drafter without a model counts as one call."""
     step = placed.step
-    calls = [*step.calls]
-    if step.drafting and len(calls) == 1:
-        calls = [(lines[0], 0.0, step.drafting), *calls]
-    return [call(placed, lines, *parts) for parts in calls]
+    calls = []
+    if step.drafting and len(step.calls) == 1:
+        calls.append(call(placed, lines, lines[0], 0.0, step.drafting))
+    for role, begin, seconds in step.calls:
+        calls.append(call(placed, lines, role, begin, seconds))
+    return calls
 
 
 def call(placed: Placed, lines: list[str], role: str, begin: float, seconds: float) -> dict:

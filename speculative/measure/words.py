@@ -22,6 +22,11 @@ def label(name: str) -> str:
     return spec.label if spec else name
 
 
+def times(speedup: float) -> str:
+    """2.2 -> "2.20x"."""
+    return f"{speedup:.2f}x"
+
+
 def percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
