@@ -13,6 +13,7 @@ from speculative import decoding, load_pair, options, plan
 from speculative.engines import memory
 from speculative.engines.c.engine import CEngine
 from speculative.options import ModelOptions, Options
+from speculative.support.errors import UserError
 
 PROMPT = "the thing in"
 LONG_PROMPT = "the thing in the house " * 4
@@ -237,8 +238,16 @@ def check_fast_drafter(load):
         models = load().models
         assert models.fast_drafter() == "int8/prompt_lookup+model"
         assert load(dtype="bfloat16").models.fast_drafter() == "prompt_lookup+model"
-        patch.setattr(memory, "available", lambda: 1000)
-        assert models.fast_drafter() == "prompt_lookup+model"
+        patch.setattr(memory, "check", without_a_copy)
+        session = load(fast=True)
+        assert session.options.drafter == "prompt_lookup+model"
+        assert {*session.models.loaded} == {"target", "draft"}
+
+
+def without_a_copy(models, *others):
+    """In place of memory.check: there is room for two models."""
+    if len(models) > 2:
+        raise UserError("too little memory")
 
 
 MISTAKES = [
@@ -291,6 +300,7 @@ MISTAKES = [
     (check_loaded_once, "loading:Models.new_specs", "if role not in self.loaded", "if role"),
     (check_loaded_once, "loading:Models.load_networks", "self.share_caches([spec.role for spec in due])", "pass"),
     (check_copy_is_counted, "loading:Models.check", "self.new_specs(networks)", "[]"),
+    (check_fast_drafter, "loading:Models.load_networks", "for spec in due if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
     (check_fast_drafter, "loading:Models.copy_pays", 'target.dtype != "float32"', "False"),
     (check_fast_drafter, "loading:Models.copy_pays", "return False\n    return True", "return True\n    return True"),
 ]  # fmt: skip

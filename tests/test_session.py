@@ -21,7 +21,7 @@ from speculative import decoding, load_pair
 from speculative.checkpoints.tokenizer import redirecting
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
-from speculative.engines.model import LOCK
+from speculative.engines.model import LOCK, CachedNetwork
 from speculative.options import Options, make_options
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
@@ -148,6 +148,26 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parents_thread(lock):
     thread.join()
     assert lock.acquire(timeout=5)  # in the parent too
     lock.release()
+
+
+@pytest.mark.parametrize("drafter", ["model", "int8/prompt_lookup+model"])
+def test_a_session_goes_on_after_ctrl_c_while_costs_are_measured(pair, greedy, monkeypatch, drafter):
+    """Whichever call is interrupted, nothing of the measurement counts, or all of it."""
+    logits = CachedNetwork.logits
+    left = []  # an entry for each call before the one that is interrupted
+
+    def interrupted(network, *given):
+        if left and not left.pop():
+            raise KeyboardInterrupt
+        return logits(network, *given)
+
+    monkeypatch.setattr(CachedNetwork, "logits", interrupted)
+    for n_before in (0, 3, 10, 16, 29):
+        session = pair.changed(drafter=drafter, K="auto")
+        left[:] = [False, *[True] * n_before]
+        with pytest.raises(KeyboardInterrupt):
+            [*session.speculative(PROMPT, 12)]
+        assert decoded(session.speculative(PROMPT, 12)) == greedy[:12]
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------
