@@ -75,7 +75,7 @@ def path_of(step: Step) -> list[int]:
     nodes = [0]
     for token in step.tokens[: step.n_accepted]:
         for child in children[nodes[-1]]:
-            if draft_at(step.proposal, child)[0] == token:
+            if step.proposal.tokens[child - 1] == token:  # a loop on the device keeps no p
                 nodes.append(child)
                 break
     return nodes

@@ -1,0 +1,120 @@
+"""Each option changes the run of main.py: what is printed and written with it, beside the same run without it."""
+
+import re
+from typing import NamedTuple
+
+import pytest
+
+import main
+from speculative import loading
+from speculative.checkpoints import loading as loading_of_checkpoints
+from speculative.options import FIELDS
+
+
+class Row(NamedTuple):
+    """An option, as it is typed."""
+
+    words: str
+    shows: str  # stands in the output with it, and not in that without it; "" if the output is another one
+    beside: str = ""  # other words, in both runs
+
+    @property
+    def option(self) -> str:
+        return self.words.removeprefix("--").partition("=")[0]
+
+
+QUIET = "--quiet"  # so that nothing but the texts can differ
+WARM = "--quiet --temperature=1"
+ROWS = [
+    Row("--draft_model_size=target", "draft target in int8"),
+    Row("--target_model_size=draft", "Target draft in float32"),
+    Row("--models_dir=nowhere", "nowhere/target"),
+    Row("--n_tokens_to_generate=4", "", QUIET),
+    Row("--K=9", " 0 of 9 ", "--verbose"),
+    Row("--temperature=1", "", QUIET),
+    Row("--seed=5", "", WARM),
+    Row("--demo", 'Text = "From the first, two facts', QUIET),
+    Row("--stop=h", "", QUIET),
+    Row("--special", "Speculative Decode", f"--quiet --n_tokens_to_generate=2 --prompt={'a<|endoftext|>' * 12}"),
+    Row("--top_k=1", "", WARM),
+    Row("--top_p=0.01", "", WARM),
+    Row("--min_p=1", "", WARM),
+    Row("--eta=0.9", "", WARM),
+    Row("--accept=lenient:0.01", "--accept lenient:0.01 does not keep the target's distribution", "--temperature=1"),
+    Row("--drafter=ngram", "Target target in float32.\n"),
+    Row("--fast", "--fast is short for --drafter"),
+    Row("--draft_temperature=9", "", WARM),
+    Row("--tree=3,2", " 0 of 9 ", "--verbose"),
+    Row("--ngram_text=nowhere.txt", "from nowhere.txt", "--drafter=ngram"),
+    Row("--dtype=int8", "Target target in int8"),
+    Row("--draft_dtype=float32", "draft draft in float32"),
+    Row("--threads=1", ", 1 thread."),
+    Row("--source=nowhere:1", "nowhere:1", "--target_model_size=124M"),
+    Row("--refresh", "refreshed", QUIET),
+    Row("--engine=numpy", "NumPy (gpt2.py)"),
+    Row("--mesh=99", "99 devices", "--engine=jax --quiet --only=autoregressive --n_tokens_to_generate=1"),
+    Row(
+        "--data_parallel=2",
+        "--batch must be a multiple of it",
+        "--engine=jax --quiet --only=autoregressive --n_tokens_to_generate=1",
+    ),
+    Row("--batch=2", "", QUIET),
+    Row("--prompt=another", "Text = another", QUIET),
+    Row("--prompt_file=nowhere.txt", "from nowhere.txt", QUIET),
+    Row("--n_samples=2", "", WARM),
+    Row("--only=speculative", "The speedup needs both decoders"),
+    Row("--quiet", ""),
+    Row("--verbose", "peak memory"),
+    Row("--stream", "---\nText = ", QUIET),
+    Row("--json=run.json", "Wrote run.json"),
+    Row("--html=run.html", "Wrote run.html"),
+    Row("--verify", "calls verify"),
+    Row("--interactive", "calls interact"),
+    Row("--serve=9000", "calls serve 9000"),
+    Row("--pack", "calls write_packed"),
+]
+
+
+@pytest.fixture
+def output(command, pair_words, monkeypatch, tmp_path):
+    """words -> all that main.py prints, without its times."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("verify", "interact", "write_packed"):
+        monkeypatch.setattr(main, name, lambda *given, name=name: print("calls", name))
+    monkeypatch.setattr(loading, "complete_folder", complete_folder)
+
+    def output(words):
+        given = {word.partition("=")[0] for word in words}
+        usual = [word for word in pair_words if word.partition("=")[0] not in {*given, "--threads"}]
+        if "--n_tokens_to_generate" not in given:
+            usual.append("--n_tokens_to_generate=12")
+        _, out, err = command(*usual, *words)
+        return re.sub(r"\d+\.\d+ m?s", "# s", out + err)
+
+    return output
+
+
+def complete_folder(*given, refresh=False, **how):
+    """The same, which prints whether a newer model is asked for."""
+    if refresh:
+        print("refreshed")
+    return loading_of_checkpoints.complete_folder(*given, **how)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
+def test_an_option_changes_the_run(row, output, monkeypatch):
+    if "engine=jax" in row.beside:
+        pytest.importorskip("jax")
+    if row.option == "serve":
+        workbench = pytest.importorskip("speculative.cli.workbench")
+        monkeypatch.setattr(workbench, "serve", lambda session, port: print("calls serve", port))
+    without = output(row.beside.split())
+    with_it = output([*row.beside.split(), row.words])
+    if row.shows:
+        assert row.shows in with_it
+        assert row.shows not in without
+    assert with_it != without
+
+
+def test_every_option_has_such_a_row():
+    assert {*FIELDS} == {row.option for row in ROWS}
