@@ -25,6 +25,7 @@ class Row(NamedTuple):
 
 QUIET = "--quiet"  # so that nothing but the texts can differ
 WARM = "--quiet --temperature=1"
+ON_JAX = "--engine=jax --quiet --only=autoregressive --n_tokens_to_generate=1"
 ROWS = [
     Row("--draft_model_size=target", "draft target in int8"),
     Row("--target_model_size=draft", "Target draft in float32"),
@@ -52,11 +53,11 @@ ROWS = [
     Row("--source=nowhere:1", "nowhere:1", "--target_model_size=124M"),
     Row("--refresh", "refreshed", QUIET),
     Row("--engine=numpy", "NumPy (gpt2.py)"),
-    Row("--mesh=99", "99 devices", "--engine=jax --quiet --only=autoregressive --n_tokens_to_generate=1"),
+    Row("--mesh=99", "99 devices", ON_JAX),
     Row(
         "--data_parallel=2",
         "--batch must be a multiple of it",
-        "--engine=jax --quiet --only=autoregressive --n_tokens_to_generate=1",
+        ON_JAX,
     ),
     Row("--batch=2", "", QUIET),
     Row("--prompt=another", "Text = another", QUIET),
@@ -103,7 +104,7 @@ def complete_folder(*given, refresh=False, **how):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
 def test_an_option_changes_the_run(row, output, monkeypatch):
-    if "engine=jax" in row.beside:
+    if row.beside == ON_JAX:
         pytest.importorskip("jax")
     if row.option == "serve":
         workbench = pytest.importorskip("speculative.cli.workbench")
