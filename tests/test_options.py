@@ -13,9 +13,11 @@ from speculative import load_pair
 from speculative.cli.command import parse, run
 from speculative.cli.help import help_text
 from speculative.cli.interactive import read_changes
+from speculative.cli.words import read_words
 from speculative.cli.workbench import READ
 from speculative.filters import Filters
 from speculative.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options
+from speculative.support.errors import UserError
 from speculative.values import as_typed
 
 
@@ -115,6 +117,24 @@ def test_stop_texts_are_typed_as_they_are_shown(texts):
     """Each session shows them in one line."""
     assert READ["stop"](as_typed("stop", texts)) == texts
     assert read_changes(f"/K 2 /stop {as_typed('stop', texts)}")["stop"] == texts
+
+
+WORD = st.one_of(
+    st.text(max_size=6),
+    st.text(alphabet="-=nKt—", max_size=5),
+    st.sampled_from([f"--{name}" for name in FIELDS]),
+)
+
+
+@given(st.lists(WORD, max_size=5))
+def test_any_words_give_options_or_one_line(words):
+    """Each option is one that there is; all else is a UserError, and no other exception."""
+    try:
+        given_options = read_words(words)
+    except UserError as error:
+        assert str(error).isprintable()
+    else:
+        assert given_options.keys() <= FIELDS.keys()
 
 
 def test_a_line_of_a_session_changes_several_options():
