@@ -65,7 +65,7 @@ def test_a_close_up_has_the_numbers_that_decided(pair, accept):
     names = {int(token): text.translate(VISIBLE) for token, text in run["vocabulary"].items()}
     for i, shown in zip(sample["iterations"], page_data(from_json(run))["iterations"], strict=True):
         drafts, tested, own = i["details"].values()
-        assert shown["drafts"] == [[names[token], ""] for token in drafts]
+        assert shown["drafts"] == [(names[token], "") for token in drafts]
         assert (shown["own"]["from"], shown["own"]["token"]) == (own["from"], names[own["token"]])
         for draft, test, card in zip(drafts[: len(tested)], tested, shown["tested"], strict=True):
             u, p, q = (test[name] for name in "upq")
@@ -178,6 +178,11 @@ def test_the_page_of_an_earlier_run(sampled, tmp_path, capsys):
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == page(from_json(sampled))
     with pytest.raises(UserError, match="this run uses"):
         replay.main([str(path), str(path)])
+    damaged = copy.deepcopy(sampled)
+    damaged["figures"]["speedup"] = "fast"
+    write_json(str(path), damaged)
+    with pytest.raises(UserError, match="is not a whole run"):
+        replay.main([str(path)])
     several = sampled | {"prompts": sampled["prompts"] * 2}
     write_json(str(path), several)
     with pytest.raises(UserError, match="has 2 texts, and a page shows one"):

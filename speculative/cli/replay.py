@@ -22,9 +22,13 @@ def main(words: Sequence[str]) -> None:
     output = words[1] if len(words) == 2 else "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
     check_outputs([output], [path])
     record = read_run(path)
-    n_texts = len(record.prompts)
-    if n_texts > 1:
+    if len(record.prompts) > 1:
+        n_texts = len(record.prompts)
         raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
-    write_text(output, page(record))
+    try:
+        html = page(record)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ZeroDivisionError) as error:
+        raise UserError(f"{path} is not a whole run, as --json writes it: {error!r:.80}") from None
+    write_text(output, html)
     if output != "-":
         print(one_line(f"Wrote {output}: the run as a page, for any browser, {os.path.getsize(output) / 1e3:,.0f} kB"))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from speculative.measure.doubt import NOISE
 from speculative.measure.record import Figures, RunRecord
+from speculative.values import as_typed
 
 GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
 
@@ -64,8 +65,7 @@ def speedup_now(record: RunRecord, predicted: Speedups) -> float:
 
 def Ks_of(record: RunRecord) -> list[str]:
     """Return the K of each level, the outermost first, as they are typed."""
-    K = record.options.K
-    return [*map(str, K)] if isinstance(K, tuple) else [str(K)]
+    return as_typed("K", record.options.K).split("/")
 
 
 def setting_to_try(predicted: Speedups, enough: float) -> Setting:

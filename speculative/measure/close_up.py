@@ -68,20 +68,19 @@ def own_origin(step: TextStep) -> str | None:
 
 def chain(step: TextStep, rule: RuleUsed, names: dict[int, str]) -> dict[str, Any]:
     """Return the drafts of a step that drafted a chain, the tests, and the draw of the target's own token."""
-    details = step.details
-    several = len({*step.source}) > 1
-    drafts = []
-    for n, draft in enumerate(details["drafts"]):
-        drafter = label(step.source[n]) if several else ""
-        drafts.append([names[draft], drafter])
+    drafts = [names[draft] for draft in step.details["drafts"]]
+    by = [""] * len(drafts)
+    if len({*step.source}) > 1:
+        by = [label(drafter) for drafter in step.source]
     tested = []
-    for test in details["tested"]:
+    for test in step.details["tested"]:
         about = {"passed": test["passed"], "formula": comparison(test, rule)}
         tested.append(about | likeliest(test, names))
-    own = details["own"]
+    own = step.details["own"]
     if own:
-        own = {"from": own["from"], "u": digits(own["u"])} | likeliest(own, names)
-    return {"drafts": drafts, "tested": tested, "own": own}
+        about = {"from": own["from"], "u": digits(own["u"])}
+        own = about | likeliest(own, names)
+    return {"drafts": [*zip(drafts, by, strict=True)], "tested": tested, "own": own}
 
 
 def likeliest(drawn: dict, names: dict[int, str]) -> dict[str, Any]:
@@ -98,11 +97,12 @@ def likeliest(drawn: dict, names: dict[int, str]) -> dict[str, Any]:
 def branches(tree: dict, names: dict[int, str], node: int = 0) -> list[list]:
     """Return the children of a node of a tree: [token, whether it was accepted, its children]."""
     children = []
-    for child, parent in enumerate(tree["parents"], start=1):
+    for child, token in enumerate(tree["tokens"], start=1):
+        parent = tree["parents"][child - 1]
         if parent == node:
-            token = tree["tokens"][child - 1]
+            below = branches(tree, names, child)
             is_accepted = child in tree["path"]
-            children.append([names[token], is_accepted, branches(tree, names, child)])
+            children.append([names[token], is_accepted, below])
     return children
 
 

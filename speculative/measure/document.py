@@ -30,7 +30,8 @@ def to_json(record: RunRecord) -> dict[str, Any]:
     """Return the document of a run."""
     document = {"schema": SCHEMA} | plain(record)
     document["prompt"] = document["prompts"][0]
-    document["figures"] = flat(Figures, record.figures) if record.figures else None
+    if record.figures:
+        document["figures"] = flat(Figures, record.figures)
     document["summary"] = [line.text for line in ending.lines(record)]
     document["advice"] = ending.text_of(record, "advice")
     return document
@@ -51,9 +52,11 @@ def plain(value: Any) -> Any:
 
 def plain_step(step: TextStep) -> dict[str, Any]:
     """Return an iteration: its text, the number of its tokens, its counts and its times."""
-    values = {"text": step.text} | vars(step)
-    values["tokens"] = len(step.tokens)
-    return {name: plain(value) for name, value in values.items() if name not in NOT_WRITTEN}
+    values = {"text": step.text}
+    for name, value in vars(step).items():
+        if name not in NOT_WRITTEN:
+            values[name] = plain(value)
+    return values | {"tokens": len(step.tokens)}
 
 
 def flat(kind: type, part: Any) -> dict[str, Any]:
@@ -119,19 +122,38 @@ def steps_of(sample: Mapping[str, Any]) -> list[TextStep]:
 
 
 def build(kind: Any, value: Any) -> Any:
-    """Return a value of this type from JSON's. Unknown keys are left out; those with a default may be missing."""
+    """Return a value of this type from JSON's."""
     arguments = [argument for argument in get_args(kind) if argument is not NoneType]
+    origin = get_origin(kind)
     if value is None or isinstance(value, TextStep):
         return value
     if is_dataclass(kind):
-        types = get_type_hints(kind)
-        parts = {f.name: build(types[f.name], value[f.name]) for f in fields(kind) if f.name in value}
-        return kind(**parts)  # type: ignore[operator]  # a class, not an object of it
-    if get_origin(kind) is list and arguments:
-        return [build(arguments[0], part) for part in value]
-    if get_origin(kind) is dict:
+        return build_dataclass(kind, value)
+    if origin is dict:
         key, content = arguments
-        return {key(name): build(content, part) for name, part in value.items()}
+        return build_dict(key, content, value)
+    if origin is list:
+        return [build(arguments[0], part) for part in value]
     if len(arguments) == 1 and is_dataclass(arguments[0]):  # or None
-        return build(arguments[0], value)
-    return tuple(value) if isinstance(value, list) and kind is not list else value
+        return build_dataclass(arguments[0], value)
+    if kind is list:
+        return value
+    return tuple(value) if isinstance(value, list) else value
+
+
+def build_dataclass(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Return an object of a dataclass. Unknown keys are left out; those with a default may be missing."""
+    types = get_type_hints(kind)
+    known = {}
+    for f in fields(kind):
+        if f.name in values:
+            known[f.name] = build(types[f.name], values[f.name])
+    return kind(**known)
+
+
+def build_dict(key: type, content: Any, values: Mapping[str, Any]) -> dict[Any, Any]:
+    """Return a dict. Keys are texts in JSON."""
+    built = {}
+    for name, value in values.items():
+        built[key(name)] = build(content, value)
+    return built

@@ -78,11 +78,13 @@ def pace(record: RunRecord) -> str:
     if f.doubt:
         cause = disturbance(f.times) or "another program probably used the processor"
         return f"{f.doubt}. {sentence(cause)}: try again."
-    runs = f", medians of {f.times.runs} runs" if f.times.runs > 1 else ""
-    is_read = f.account and record.target.weight_bytes  # a function has no weights
-    read = f" ({bandwidth(record)} of weights)" if is_read else ""
     autoregressive = rate_text(f.rate / f.speedup)
-    return f"{rate_text(f.rate)} tokens a second instead of {autoregressive}{read}{runs}."
+    line = f"{rate_text(f.rate)} tokens a second instead of {autoregressive}"
+    if f.account and record.target.weight_bytes:  # a function has no weights
+        line += f" ({bandwidth(record)} of weights)"
+    if f.times.runs > 1:
+        line += f", medians of {f.times.runs} runs"
+    return f"{line}."
 
 
 def sentence(text: str) -> str:
@@ -92,7 +94,8 @@ def sentence(text: str) -> str:
 
 def bandwidth(record: RunRecord) -> str:
     """Return how fast the autoregressive decoder read the target's weights, each of them once for a token."""
-    return f"{record.target.weight_bytes / record.figures.account.t_target / 1e9:.3g} GB/s"
+    rate = record.target.weight_bytes / record.figures.account.t_target
+    return f"{rate / 1e9:.3g} GB/s"
 
 
 def texts_line(record: RunRecord) -> str | None:
@@ -155,8 +158,10 @@ def alpha_line(f: Figures) -> str | None:
     """The chance of acceptance and the time of a draft, if the speculative decoder has run alone."""
     if f.counts.alpha is None or f.comparison:
         return None
-    draft = f" A draft takes {duration(f.times.t_draft)}." if f.times.t_draft else ""
-    return f"A tested draft is accepted with the chance α = {f.counts.alpha:.2f}.{draft}"
+    line = f"A tested draft is accepted with the chance α = {f.counts.alpha:.2f}."
+    if f.times.t_draft:
+        line += f" A draft takes {duration(f.times.t_draft)}."
+    return line
 
 
 def time_line(f: Figures) -> str:
@@ -191,16 +196,21 @@ def engine_line(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
     for model in models:
         role = ROLES.get(model.role, "copy")
         names.append(f"{role} {model.size} in {model.dtype}")
-    fast = f" {fast_words(models, o)}" if o.fast else ""
-    return one_line(f"Engine: {engine}. {', '.join(names)}.{fast}")
+    line = f"Engine: {engine}. {', '.join(names)}."
+    if o.fast:
+        line += f" {fast_words(models, o)}"
+    return one_line(line)
 
 
 def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
     """Say what --fast is short for, and what its copy takes."""
+    line = f"--fast is short for --drafter {o.drafter} --K auto"
+    if o.accept == "block":
+        line += " --accept block"
     copies = [model.weight_bytes for model in models if model.role not in ROLES]
-    copy = f"; the copy takes {sum(copies) / 1e9:.1f} GB" if copies else ""
-    rule = " --accept block" if o.accept == "block" else ""
-    return f"--fast is short for --drafter {o.drafter} --K auto{rule}{copy}."
+    if copies:
+        line += f"; the copy takes {sum(copies) / 1e9:.1f} GB"
+    return f"{line}."
 
 
 def notes(record: RunRecord) -> Iterator[str]:
