@@ -1,5 +1,8 @@
 """Texts that are decoded together are those that each would be alone, to the bit."""
 
+import contextlib
+import random
+import signal
 import threading
 import time
 from copy import copy
@@ -69,6 +72,30 @@ def test_a_strand_that_is_closed_ends_where_it_waits_and_leaves_no_thread():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     assert threading.active_count() <= before + 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")
+def test_ctrl_c_may_come_anywhere():
+    """A strand that is interrupted in any place of its caller can be closed, and its thread ends."""
+    rng = random.Random(0)
+
+    def interrupt(*about):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(200):
+            strands = []
+            strands.append(Strand(counting(strands, range(10**6))[0]))
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 3e-3))
+                while True:
+                    strands[0].resume()
+            strands[0].close()
+            assert strands[0].has_ended or not strands[0].has_begun
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # ---- Texts -----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,10 @@ class Closed(BaseException):
 
 
 class Strand:
-    """A function in a thread of its own, in turn with the thread that made it: while one runs, the other waits."""
+    """A function in a thread of its own, in turn with the thread that made it: while one runs, the other waits.
+
+    Whose turn it is stands in is_running. So Ctrl-C, which may come anywhere in the caller, loses nothing.
+    """
 
     def __init__(self, function: Callable[[], None]):
         self.event: Any = None  # that it waits at
@@ -35,8 +38,7 @@ class Strand:
         self.has_ended = False
         self.is_running = False
         self.function = function
-        self.go_on = threading.Semaphore(0)
-        self.stopped = threading.Semaphore(0)
+        self.turn = threading.Condition()
 
     def run(self) -> None:
         try:
@@ -45,43 +47,46 @@ class Strand:
             pass
         except BaseException as error:  # it is raised where the strand is resumed
             self.error = error
-        self.has_ended = True
-        self.stopped.release()
+        with self.turn:
+            self.has_ended = True
+            self.is_running = False
+            self.turn.notify_all()
+
+    def wait_at(self, event: Any) -> Any:
+        """In its thread: wait at an event -> the answer."""
+        with self.turn:
+            self.event = event
+            self.is_running = False
+            self.turn.notify_all()
+            self.turn.wait_for(lambda: self.is_running)
+        if isinstance(self.answer, Closed):
+            raise self.answer
+        return self.answer
 
     def resume(self, answer: Any = None) -> None:
         """Let it run to its next event, or to its end. Raises what its function raises."""
         self.answer = answer
         self.event = None
         self.is_running = True
-        if self.has_begun:
-            self.go_on.release()
-        else:
-            self.has_begun = True
+        if not self.has_begun:
             threading.Thread(target=self.run, daemon=True).start()
+            self.has_begun = True
         self.join()
         if self.error:
             raise self.error
 
     def join(self) -> None:
-        """Wait until it waits: Ctrl-C may have come meanwhile."""
-        if self.is_running:
-            self.stopped.acquire()
-            self.is_running = False
-
-    def wait_at(self, event: Any) -> Any:
-        """In its thread: wait at an event -> the answer."""
-        self.event = event
-        self.stopped.release()
-        self.go_on.acquire()
-        if isinstance(self.answer, Closed):
-            raise self.answer
-        return self.answer
+        """Wait until it waits, or has ended."""
+        with self.turn:
+            self.turn.notify_all()
+            self.turn.wait_for(lambda: not self.is_running)
 
     def close(self) -> None:
         """Let it end where it waits."""
-        self.join()
-        if self.has_begun and not self.has_ended:
-            self.resume(Closed())
+        if self.has_begun:
+            self.join()
+            if not self.has_ended:
+                self.resume(Closed())
 
 
 class Seat:
