@@ -39,7 +39,7 @@ def main(**flags) -> None:
         from speculative.cli.workbench import serve  # its libraries are an extra
 
         return serve(session, o.serve)
-    decode_with_both(session, prompts)
+    decode_with_both(session, session.prompts)
 
 
 def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord | None:

@@ -1,6 +1,7 @@
 """A session: models loaded once, texts in and texts out. main.py, the terminal, the browser, Python and the benchmarks
 decode through it. The blog's create_model_fn is Session.model, and its seed is set in Plan.rng."""
 
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -81,10 +82,11 @@ class Session(Generic[AnyOptions]):
         """Check prompts and memory, then load the weights that are not loaded, and make the loops. Raises UserError."""
         o, plan = self.options, self.plan
         N = o.n_tokens_to_generate
-        longest = max([len(self.input_ids(prompt, N)) for prompt in {*prompts}], default=1)
+        self.prompts = self.fitting(prompts, N)
+        longest = max([len(self.input_ids(prompt, N)) for prompt in {*self.prompts}], default=1)
         n_cached = plan.batch // o.data_parallel * (longest + N) if plan.batch > 1 else None
         self.models.check(plan.networks, n_cached)
-        new = self.models.load(plan, in_place=bool(prompts) and is_short(o, longest + N))
+        new = self.models.load(plan, in_place=bool(prompts) and plan.batch == 1 and is_short(o, longest + N))
         self.engine.prepare(plan, new, longest)
         logs = {role: self.models[role].log for role in plan.roles if role not in plan.objects}
         self.logs: Mapping[str, deque[Call]] = logs
@@ -143,6 +145,21 @@ class Session(Generic[AnyOptions]):
                 "shorten the prompt or lower --n_tokens_to_generate"
             )
         return x
+
+    def fitting(self, prompts: Sequence[str], N: int) -> list[str]:
+        """Return the prompts that fit with N more tokens. If others of a batch do not, a line names each of them.
+        Raises UserError if there is no other."""
+        fitting = []
+        for number, prompt in enumerate(prompts, start=1):
+            try:
+                self.input_ids(prompt, N)
+            except UserError as error:
+                if self.plan.batch == 1 or (number == len(prompts) and not fitting):
+                    raise
+                print(f"prompt {number} is left out: {error}", file=sys.stderr)
+            else:
+                fitting.append(prompt)
+        return fitting
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """Texts that are decoded together are those that each would be alone, to the bit."""
 
 import contextlib
+import json
 import random
+import re
 import signal
 import threading
 import time
@@ -186,6 +188,18 @@ def test_an_error_in_one_text_is_the_batchs(tiny):
     session = tiny.changed(drafter=draft)
     with pytest.raises(UserError, match="no drafts today"):
         [*session.batch(PROMPTS[:1] * 3, N)]
+
+
+def test_a_prompt_that_does_not_fit_is_left_out_with_a_line(command, tmp_path):
+    words = "--target_model_size=tiny-target --draft_model_size=tiny-draft --batch=2 -n=5".split()
+    long = "word " * 400
+    for prompts, n_texts in ((["the", long, "Holmes", "It"], 3), ([long, long], 0)):
+        (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+        status, out, err = command(*words, f"--models_dir={MODELS}", f"--prompt_file={tmp_path}/prompts.jsonl")
+        assert status == (0 if n_texts else 2)
+        assert out.count("Text = ") == 2 * n_texts
+        fault = r"the prompt's \d+ tokens and 5 more exceed the context of 256 tokens: shorten"
+        assert re.search(rf"prompt 2 is left out: {fault}" if n_texts else rf"error: {fault}", err)
 
 
 def test_gpt2_itself_takes_one_text_at_a_time():

@@ -61,9 +61,9 @@ class Measured(NamedTuple):
 
 
 def measure(session: Session, speculative: Record) -> Measured | None:
-    """Measure after a run. None if there can be no predictions: on JAX, and for trees."""
+    """Measure after a run. None if there can be no predictions: on JAX, of a batch, and for trees."""
     iterations = speculative.iterations
-    if not session.engine.predicts or any(i.tree for i in iterations):
+    if not session.engine.predicts or session.plan.batch > 1 or any(i.tree for i in iterations):
         return None
     by_model = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
     t_draft = sum(i.drafting for i in by_model) / sum(i.drafted for i in by_model) if by_model else 0.0
