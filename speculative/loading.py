@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints import crc32c
-from speculative.checkpoints.folder import is_padded
+from speculative.checkpoints.disk import FilesInUse
+from speculative.checkpoints.folder import is_padded, look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters import DRAFTERS
@@ -19,7 +20,7 @@ from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
 from speculative.engines.formats import model_bytes
 from speculative.engines.function import FunctionNetwork
-from speculative.engines.model import Network
+from speculative.engines.model import Network, is_mapped
 from speculative.engines.vocabulary import share
 from speculative.plan import Plan, Wanted
 from speculative.support.errors import UserError
@@ -76,6 +77,7 @@ class Models:
     loaded: dict[str, Any] = field(default_factory=dict)
     in_place: bool = False  # whether the plan that is being loaded is so short that packing does not pay
     packable: Packable = field(default_factory=lambda: Packable(0.0, 0))
+    files_in_use: FilesInUse = field(default_factory=FilesInUse)
 
     def __reduce__(self):
         raise UserError("loaded models are neither copied nor pickled, as they hold addresses: load them once more")
@@ -212,6 +214,9 @@ class Models:
                 return params
 
             networks = self.engine.load(read, specs, in_place)
+        if any(is_mapped(network.params) for network in networks):
+            for name in look(folder).weights:
+                self.files_in_use.add(os.path.join(folder, name))
         self.loaded |= zip([spec.role for spec in specs], networks, strict=True)
 
     def forget(self, networks: Sequence[str]) -> None:
@@ -227,6 +232,7 @@ class Models:
         if not size_of(path):
             return False
         params = pack_files.load(path, spec.hparams, spec.dtype)
+        self.files_in_use.add(path)
         self.loaded[spec.role] = self.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")
         if not self.quiet:
             print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)

@@ -149,7 +149,7 @@ class Session(Generic[AnyOptions]):
     def fitting(self, prompts: Sequence[str], N: int) -> list[str]:
         """Return the prompts that fit with N more tokens. If others of a batch do not, a line names each of them.
         Raises UserError if there is no other."""
-        fitting = []
+        fitting: list[str] = []
         for number, prompt in enumerate(prompts, start=1):
             try:
                 self.input_ids(prompt, N)
@@ -177,6 +177,7 @@ class Session(Generic[AnyOptions]):
         """The steps of the decoder `name` for one prompt. Raises UserError."""
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
+        self.models.files_in_use.check()
         inputs = [self.input_ids(prompt, N)]
         if name == "speculative":
             self.loops.ready(inputs, N)
@@ -190,6 +191,7 @@ class Session(Generic[AnyOptions]):
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if not inputs:
             raise UserError("a batch needs at least one prompt")
+        self.models.files_in_use.check()
         session = copy(self)
         session.plan = replace(self.plan, batch=self.plan.batch if self.plan.batch > 1 else max(2, len(inputs)))
         self.engine.check(session.plan)
@@ -213,5 +215,6 @@ class Session(Generic[AnyOptions]):
             yield served.step
 
     def forget(self) -> None:
-        """Empty the caches, so that two decodes begin alike."""
+        """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""
+        self.models.files_in_use.check()
         self.models.forget(self.plan.networks)

@@ -1,6 +1,7 @@
 """A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
 
 import os
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -465,3 +466,25 @@ def test_a_short_command_uses_float32_where_it_lies(options, prompts, in_place):
         pytest.skip("there is no C compiler")
     w = session.models["target"].params["blocks"][0]["mlp"]["c_fc"]["w"]
     assert isinstance(w, np.ndarray) == in_place
+
+
+@pytest.mark.parametrize(("options", "stays"), [({"engine": "numpy"}, True), ({}, False), ({"dtype": "int8"}, False)])
+def test_a_model_that_is_written_over_while_it_is_loaded(options, stays, tiny_pair, tmp_path):
+    """What stays in the file is looked at before each decode. The rest is a copy, which no longer depends on it."""
+    models = shutil.copytree(tiny_pair, tmp_path / "models")
+    session = load_pair("draft", "target", models_dir=str(models), **options)
+    before = decoded(session.speculative("the thing", 6))
+    path = models / "target" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5000:] = content[-10000:-5000]  # other numbers
+    with open(path, "r+b") as f:
+        f.write(content)
+    os.utime(path, (1, 1))
+    if stays:
+        for decode in (session.speculative, session.autoregressive):
+            line = refusal(decode, "the thing", 6)
+            assert line == f"{path}: written to while the model uses it: load the model once more"
+        os.unlink(path)  # a file that is replaced stays as it is as long as it is mapped
+        session.autoregressive("the thing", 6)
+    else:
+        assert decoded(session.speculative("the thing", 6)) == before

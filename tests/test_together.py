@@ -191,7 +191,7 @@ def test_an_error_in_one_text_is_the_batchs(tiny):
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_with_a_line(command, tmp_path):
-    words = "--target_model_size=tiny-target --draft_model_size=tiny-draft --batch=2 -n=5".split()
+    words = ["--target_model_size=tiny-target", "--draft_model_size=tiny-draft", "--batch=2", "-n=5"]
     long = "word " * 400
     for prompts, n_texts in ((["the", long, "Holmes", "It"], 3), ([long, long], 0)):
         (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))

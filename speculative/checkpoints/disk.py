@@ -52,6 +52,27 @@ def state_of(f) -> FileState:
     return FileState(about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
 
 
+class FilesInUse:
+    """Files that stay mapped, because a model reads its weights where they lie."""
+
+    def __init__(self):
+        self.states: dict[str, FileState] = {}  # by path
+
+    def add(self, path: str | os.PathLike) -> None:
+        with open(path, "rb") as f:
+            self.states[os.fspath(path)] = state_of(f)
+
+    def check(self) -> None:
+        """Raise UserError if another program has written to one of the files. (A replaced file is still there.)"""
+        for path, state in self.states.items():
+            if not os.path.exists(path):
+                continue
+            with open(path, "rb") as f:
+                now = state_of(f)
+            if now.number == state.number and (now.n_bytes, now.modified) != (state.n_bytes, state.modified):
+                raise UserError(f"{path}: written to while the model uses it: load the model once more")
+
+
 def check_unchanged(files: Iterable[MappedFile]) -> None:
     """Raise UserError if another program has written to one of the files since it was mapped."""
     for file in files:

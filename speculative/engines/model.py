@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import mmap
 import threading
 import time
 from collections import deque
@@ -345,6 +346,17 @@ def leaves(params) -> Iterator:
         return iter([params])
     parts = map(params.get, sorted(params)) if isinstance(params, dict) else params
     return chain.from_iterable(map(leaves, parts))
+
+
+def is_mapped(params) -> bool:
+    """Return True if some weights lie in a file that is mapped."""
+    for leaf in leaves(params):
+        base = getattr(leaf, "tiles", leaf)
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(getattr(base, "obj", None), mmap.mmap):  # base is a memoryview
+            return True
+    return False
 
 
 def n_bytes(params) -> int:

@@ -52,14 +52,17 @@ def can_stay(name: str, array: np.ndarray) -> bool:
 
 
 def packer(dtype: str, in_place: bool = False) -> Callable:
-    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as it is.
+    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as a copy,
+    which no longer depends on the file.
 
     in_place: leave matrices of float32 in the file too, if engine.c can use them there.
     """
 
     def convert(name, array):
         matrix = matrix_of(name, array.shape, dtype)
-        if not matrix or (in_place and dtype == "float32" and can_stay(name, array)):
+        if not matrix:
+            return np.array(array)
+        if in_place and dtype == "float32" and can_stay(name, array):
             return array
         return pack_matrix(array.T if name == "wte" else array, matrix[1])
 
