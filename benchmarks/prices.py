@@ -11,16 +11,16 @@ other than models and copies cost nothing. A speedup is the mean over prompts, w
 
 from collections.abc import Callable
 from statistics import mean
-from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks import runs
 from benchmarks.grid import number
 from benchmarks.tables import parser_of, table
-from speculative import lookahead
 from speculative.costs import line_through
 from speculative.decoding import PythonLoops
+from speculative.lookahead import AutoK
+from speculative.measure.replay import Clock
 from speculative.session import Session
 from speculative.support.texts import read_prompts
 
@@ -53,7 +53,10 @@ class PricedLoops(PythonLoops):
 
     def __init__(self, session: Session, machine: str):
         super().__init__(session.plan, session.models, session.encoder.n_vocab, session.n_ctx)
-        self.ms = 0.0  # of all calls so far
+        self.clock = Clock()  # in milliseconds
+        for lookahead in self.lookaheads:
+            if isinstance(lookahead, AutoK):
+                lookahead.clock = self.clock
         self.costs = {}  # by role, a function from tokens to milliseconds
         for role in session.plan.networks:
             weights = "draft" if role == "draft" else session.models.spec(role).dtype
@@ -69,7 +72,7 @@ class PricedLoops(PythonLoops):
             rows = call(*args)  # [m, n_vocab]
             ms = self.costs[role](model.log[-1].n_read)
             model.log[-1] = model.log[-1]._replace(seconds=ms)
-            self.ms += ms
+            self.clock.wait(ms)
             return rows
 
         model.call = priced
@@ -82,12 +85,11 @@ def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> flo
     session = session.changed(drafter=drafter, K=number(K), temperature=o.temperature, accept=accept)
     loops = PricedLoops(session, machine)
     x = session.input_ids(prompt, o.n_tokens)  # [n]
-    with patch.object(lookahead.time, "perf_counter", lambda: loops.ms):
-        loops.ready([x], o.n_tokens)
-        began = loops.ms
-        list(loops.speculative_steps(x, o.n_tokens, np.random.default_rng(0)))
+    loops.ready([x], o.n_tokens)
+    began = loops.clock.now
+    list(loops.speculative_steps(x, o.n_tokens, np.random.default_rng(0)))
     target = loops.costs["target"]
-    return (target(len(x)) + (o.n_tokens - 1) * target(1)) / (loops.ms - began)
+    return (target(len(x)) + (o.n_tokens - 1) * target(1)) / (loops.clock.now - began)
 
 
 def main(argv: list[str]) -> None:

@@ -53,7 +53,7 @@ class Acceptance:
         self.scales = scale * SCALES  # [n_scales, 1]
         distance = np.log2(SCALES) / 3  # [n_scales, 1]
         self.expected = N_EXPECTED * np.log(SHARES) - distance**2  # [n_scales, n_shares], log weights
-        self.evidence = self.expected  # [n_scales, n_shares], log weights
+        self.weigh(self.expected)
         self.n_tested = 3.0  # discounted; at first as of three drafts with a margin of two scales
         self.n_accepted = 3.0 * self.chance(2 * scale)
 
@@ -66,8 +66,14 @@ class Acceptance:
         return SHARES * (1 - np.exp(-margin / self.scales) / 2)
 
     def chance(self, margin: float) -> float:
-        weights = np.exp(self.evidence - np.max(self.evidence))  # [n_scales, n_shares]
-        return float(np.sum(weights * self.chances(margin)) / np.sum(weights))
+        """The chance that a draft with this margin is accepted."""
+        preferred = 1 - np.exp(-margin / self.scales[:, 0]) / 2  # [n_scales]
+        return float(preferred @ self.mean_shares)
+
+    def weigh(self, evidence: np.ndarray) -> None:  # [n_scales, n_shares], log weights
+        weights = np.exp(evidence - np.max(evidence))  # [n_scales, n_shares]
+        self.evidence = evidence
+        self.mean_shares = weights @ SHARES / np.sum(weights)  # [n_scales], each times the weight of its scale
 
     def learn(self, margins: Sequence[float], n_accepted: int) -> None:
         """Count the drafts of a proposal that were tested: those that were accepted, and the next if there is any."""
@@ -76,7 +82,7 @@ class Acceptance:
         for i, margin in enumerate(tested):
             chances = self.chances(margin)  # [n_scales, n_shares]
             evidence += np.log(chances if i < n_accepted else 1 - chances)
-        self.evidence = evidence
+        self.weigh(evidence)
         self.n_tested = DECAY * self.n_tested + len(tested)
         self.n_accepted = DECAY * self.n_accepted + n_accepted
 
@@ -89,14 +95,11 @@ class Recent:
 
     def __init__(self, *numbers: float):
         self.numbers = numbers
+        self.usual = numbers[0] if numbers else 0.0  # their mean, without those of calls that were interrupted
 
     def add(self, number: float) -> None:
         self.numbers = (*self.numbers, number)[-N_RECENT:]
-
-    @property
-    def usual(self) -> float:
-        """Their mean, without those of calls that were interrupted."""
-        return usual_seconds(self.numbers)
+        self.usual = usual_seconds(self.numbers)
 
 
 class WindowCosts:
@@ -183,13 +186,28 @@ class Stopping:
         self.n = 0  # drafts so far
         self.chance = 1.0  # that all of them are accepted
 
+    def cost(self, n: int) -> float:
+        """The seconds of n drafts and of their call."""
+        return n * self.draft_seconds + self.window(n + 1)
+
     def pays(self) -> bool:
         """Return whether one more draft pays."""
         if self.n == self.k:
             return False
-        row_seconds = self.window(self.n + 2) - self.window(self.n + 1)
         gain = self.chance * self.acceptance.mean * self.token_worth
-        return gain > self.draft_seconds + row_seconds
+        return gain > self.cost(self.n + 1) - self.cost(self.n) or self.pays_to_the_end()
+
+    def pays_to_the_end(self) -> bool:
+        """Return whether drafts up to the end of the text pay. They save a further call about every other time."""
+        if self.k >= AutoK.K_max:
+            return False
+        chance = self.chance
+        gain = 0.0
+        for _ in range(self.n, self.k):
+            chance *= self.acceptance.mean  # that one more is accepted, and all before it
+            gain += chance * self.token_worth
+        gain += chance * self.window(1) / 2
+        return gain > self.cost(self.k) - self.cost(self.n)
 
     def go_on(self, margin: float) -> bool:
         """Return whether one more draft pays after a draft of this margin."""

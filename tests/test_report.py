@@ -21,6 +21,7 @@ from benchmarks.output import with_tables
 from speculative import decoding, load_pair
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.decoding import DECODERS
+from speculative.drafters import DRAFTERS as SPECS
 from speculative.engines.model import Call
 from speculative.measure import predictions, turns
 from speculative.measure.advice import advice
@@ -30,8 +31,9 @@ from speculative.measure.ending import lines, text_of
 from speculative.measure.figures import figures
 from speculative.measure.observe import BLOG_TEXT, decoder_of, engine_line, first_unlike_the_blogs
 from speculative.measure.page import page
-from speculative.measure.predictions import Known, Measured, Replay, measure
+from speculative.measure.predictions import Measured, measure
 from speculative.measure.record import Difference, Predictions, RuleUsed
+from speculative.measure.replay import Known, Prices, Replay, ReplayedText
 from speculative.measure.tables import figure_rows, grid
 from speculative.measure.turns import Record, median_run, timed_turns
 from speculative.options import FIELDS
@@ -204,20 +206,20 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     session = pair.changed(drafter=own)
     [record] = timed_turns(session, [prompt], 40, ["speculative"])
     measured = measure(session, record)
-    assert own in measured.names
-    for name, K in itertools.product(measured.names, (1, 2, 8)):
+    assert own in measured.drafters
+    for name, K in itertools.product(measured.drafters, (1, 2, 8)):
         other = pair.changed(drafter=name, K=K)
         other.loops.ready([other.encode(prompt)], 40)
         steps = other.steps("speculative", other.encode(prompt), 40, np.random.default_rng(0))
         n_steps = sum(1 for _ in steps)
-        replay = Replay(measured.texts[0], 0.0, lambda rows: 1.0, measured)
-        assert replay.decode(name, K)[1] == pytest.approx(n_steps, abs=2 * ("int8" in name))
+        replay = Replay(ReplayedText(measured.texts[0]), Prices(lambda rows: 1.0, draft=0.1, by_text=0.0))
+        assert replay.decode(measured.drafters[name], K)[1] == pytest.approx(n_steps, abs=2 * ("int8" in name))
 
 
 def measured_of(timed, chances):
-    names = ["model", "prompt_lookup"]
+    drafters = {name: [SPECS[name]] for name in ("model", "prompt_lookup")}
     n = len(chances)
-    return Measured(names, [Known([n], range(n), chances, [1.0] * n)], timed, t_lookup=0.0, t_draft=0.1)
+    return Measured(drafters, [Known([n], range(n), chances, [1.0] * n)], timed, by_text_seconds=0.0, draft_seconds=0.1)
 
 
 @pytest.mark.parametrize("K", [1, 2, 8])
@@ -260,7 +262,7 @@ def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(mon
     asked = []  # each takes ten seconds
     monkeypatch.setattr(predictions, "time", SimpleNamespace(perf_counter=lambda: 10 * len(asked)))
     model = Mock(side_effect=lambda x, n: asked.append(n) or np.full((n, 2), 0.5), last_logits=np.eye(64, 2))
-    sample = [SimpleNamespace(source=["model"], alpha=[], tokens=[0], q=[1.0])] * 64 * 5
+    sample = [TextStep([0], drafted=1, source=["model"], q=[1.0])] * 64 * 5
     chances, margins = predictions.chances_by_place(model, [0], sample, until)
     assert chances == [0.5] * 64 * 5
     assert margins == pytest.approx(([1.0] * 2 + [0.0] * 62) * n_blocks + [2 / 64] * 64 * (5 - n_blocks))

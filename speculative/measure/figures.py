@@ -18,7 +18,6 @@ from speculative.measure.record import (
     Counts,
     Figures,
     Level,
-    Predictions,
     Seconds,
     Times,
 )
@@ -43,8 +42,8 @@ def figures(autoregressive: Record | None, speculative: Record, measured: Measur
     if withheld:
         return Figures(counts, times, comparison, None, withheld)
     seconds = costs.rows | {1: account.t_target}
-    predicted = predict(autoregressive, speculative, costs.prefill, seconds, measured)
-    return Figures(counts, times, comparison, Predictions(**predicted), None)
+    predictions = predict(autoregressive, speculative, costs.prefill, seconds, measured)
+    return Figures(counts, times, comparison, predictions, None)
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------

@@ -1,35 +1,31 @@
 """Predictions of other lookaheads and drafters, from one run and short measurements after it.
 
-The decoded tokens are known. So the loop itself decodes them once more for each setting, in a millisecond: over a
-target whose rows are the text, and drafters on a clock that moves by the seconds of calls. At each place the run tells
-the chance that the draft model's token is accepted there, or the draft model is asked now. A prompt lookup is itself,
-and so is a K that chooses itself. (Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out,
-the chance that it was the draft and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).)
+The decoded tokens are known, so they are decoded once more for each setting (replay.py). At each place the run tells
+the chance that the draft model's token is accepted there, or the draft model is asked now. (Why min(1, p / q), not
+q / p: the text is fixed here. Given that a token came out, the chance that it was the draft and was accepted is
+min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
 Windows of sizes that the run has not timed are timed now, in a fraction of the run's own time: only some blocks of the
 network, if the engine can compute these alone.
 """
 
 import time
-from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from itertools import product, zip_longest
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.costs import costs_by_rows, line_through
-from speculative.drafters import DRAFTERS, FixedK
-from speculative.drafters.base import DrafterSpec, always, until_unsure
-from speculative.drafters.lookup import NAME as LOOKUP
-from speculative.drafters.lookup import prompt_lookup
-from speculative.engines.model import Call
-from speculative.filters import margins, one_hot
-from speculative.lookahead import AutoK
+from speculative.drafters import DRAFTERS
+from speculative.drafters.base import DrafterSpec
+from speculative.filters import margins
+from speculative.measure.record import Predictions
+from speculative.measure.replay import Known, Prices, Replay, ReplayedText
 from speculative.measure.turns import Record
-from speculative.sampling import Proposal, speculative_sampling
 from speculative.session import Session
+from speculative.steps import TextStep
 
 BLOCK = 64  # rows of a model in one call
 LOOKAHEADS = (1, 2, 4, 8, 16, 32)  # that are predicted, beside the run's own and auto
@@ -39,193 +35,216 @@ ROUNDS = 6  # times that each size is timed
 TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
 TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
 REPLAYS = 4  # decodes of a setting if drafts are accepted by chance: their mean depends little on it
-
-
-class Known(NamedTuple):
-    """A text, and what is known of the draft model at each place of a new token."""
-
-    x: Sequence[int]  # [n], the prompt
-    new: Sequence[int]  # [N]
-    chances: Sequence[float]  # [N], that the draft model's token is accepted; [] if there is no such model
-    margins: Sequence[float]  # [N], of that token
+REPLAYED = 800  # tokens of all these decodes, if the text is long
 
 
 class Measured(NamedTuple):
     """What predictions need beside the run."""
 
-    names: list[str]  # of the drafters that are predicted
-    texts: list[Known]
-    timed: dict[int, float]  # {rows: seconds of a call of the target}
-    t_lookup: float  # seconds of a prompt lookup
-    t_draft: float  # seconds of a token of the draft model
+    drafters: Mapping[str, Sequence[DrafterSpec]]  # that are predicted: of a+b those of a and of b
+    texts: Sequence[Known]
+    timed: dict[int, float]  # {rows: seconds of a call of the target, or of a part of it}
+    by_text_seconds: float  # of a proposal of a drafter without a model
+    draft_seconds: float  # of a token of the draft model
+
+
+# ---- After the run ---------------------------------------------------------------------------------------------------
 
 
 def measure(session: Session, speculative: Record) -> Measured | None:
     """Measure after a run. None if there can be no predictions: on JAX, of a batch, and for trees."""
-    iterations = speculative.iterations
-    if not session.engine.predicts or session.plan.batch > 1 or any(i.tree for i in iterations):
+    steps = speculative.iterations
+    if not session.engine.predicts or session.plan.batch > 1 or any(step.tree for step in steps):
         return None
-    by_model = [i for i in iterations if i.drafted and not i.draft_prefill and i.source[-1] != LOOKUP]
-    t_draft = sum(i.drafting for i in by_model) / sum(i.drafted for i in by_model) if by_model else 0.0
-    names = candidates(session.options.drafter, session.plan.levels) if by_model else [LOOKUP]
     least, most = TIMING_SECONDS
-    until = time.perf_counter() + min(most, max(least, TIMING_SHARE * speculative.seconds))
-    model = session.model(session.plan.levels[0][-1].roles[0]) if names != [LOOKUP] else None
-    texts = []
-    for x, new, sample in zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True):
-        texts.append(Known(x, new, *(chances_by_place(model, x, sample, until) if model else ([], []))))
-    began = time.perf_counter()
-    prompt_lookup(session.encoder.n_vocab)([*texts[0].x, *texts[0].new], max(ROWS) - 1)
-    t_lookup = time.perf_counter() - began
+    seconds = min(most, max(least, TIMING_SHARE * speculative.seconds))
+    until = time.perf_counter() + seconds
+    drafting = [step for step in steps if is_by_model(step) and not step.draft_prefill]
+    draft_seconds = 0.0
+    if drafting:
+        draft_seconds = sum(step.drafting for step in drafting) / sum(step.drafted for step in drafting)
+    drafters = candidates(session.plan.levels, has_drafted=bool(drafting))
+    texts = [*known_texts(session, speculative, until if has_model(chain(*drafters.values())) else None)]
+    by_text_seconds = time_by_text(texts[0])
     timed = time_windows(session, speculative, max(least, until - time.perf_counter()))
-    return Measured(names, texts, timed, t_lookup, t_draft)
+    return Measured(drafters, texts, timed, by_text_seconds, draft_seconds)
 
 
-def candidates(own: str, levels: Sequence[Sequence[DrafterSpec]]) -> list[str]:
-    """ "model" -> ["model", "prompt_lookup", "prompt_lookup+model"]: the drafters that can be predicted without loading
-    another model."""
-    [*before, last], *inner = levels
-    if not last.has_model or {spec.name for spec in before} - {LOOKUP}:
-        return [LOOKUP]
-    base = own.removeprefix(f"{LOOKUP}+")
-    return [base, LOOKUP, *([] if inner else [f"{LOOKUP}+{base}"])]
+def is_by_model(step: TextStep) -> bool:
+    """Whether the drafts of a step, if it has any, are those of a model."""
+    name = step.source[-1] if step.source else ""
+    return step.drafted > 0 and not (name in DRAFTERS and DRAFTERS[name].by_text)
 
 
-def chances_by_place(model: Any, x: Sequence[int], sample: Sequence, until: float) -> tuple:  # [n] -> [N], [N]
-    """The chance at each new place of a text that the model's draft is accepted there: as the run tells, as the model
-    says if it is asked, and the mean of these at the places for which there is no time; and the draft's margin. The
-    model is asked for blocks of rows, as those of a long text take much memory; for one block in any case, and for
-    another if it would end in time."""
-    chances = [[] if LOOKUP in i.source else i.alpha for i in sample]  # of the tested drafts; no more than the tokens
-    known = [a for i, tested in zip(sample, chances, strict=True) for _, a in zip_longest(i.tokens, tested)]
-    tokens = [token for i in sample for token in i.tokens]
-    q = [q_i for i in sample for q_i in i.q]
+def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> dict[str, list[DrafterSpec]]:
+    """The drafters that can be predicted without loading another model: the run's own model, those that read the text
+    alone, and both. has_drafted: whether the model has."""
+    *before, last = levels[0]
+    by_text = {spec.name: [spec] for spec in DRAFTERS.values() if spec.by_text}
+    if not has_drafted or not last.has_model or any(spec.name not in by_text for spec in before):
+        return by_text
+    inner = ["+".join(spec.name for spec in specs) for specs in levels[1:]]
+    own = "/".join([last.name, *inner])
+    joined = {}
+    if not inner:
+        joined = {f"{name}+{own}": [*specs, last] for name, specs in by_text.items()}
+    return {own: [last], **by_text, **joined}
+
+
+def has_model(specs: Iterable[DrafterSpec]) -> bool:
+    return any(spec.has_model for spec in specs)
+
+
+def known_texts(session: Session, speculative: Record, until: float | None) -> Iterator[Known]:
+    """Yield the texts of a run. until: the time up to which the draft model may be asked; None if there is none."""
+    for x, new, steps in zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True):
+        if until is None:
+            yield Known(x, new)
+        else:
+            model = session.model(session.plan.levels[0][-1].roles[0])
+            yield Known(x, new, *chances_by_place(model, x, steps, until))
+
+
+def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
+    """The chance at each new place of a text that the model's draft is accepted there, and the draft's margin.
+
+    The run tells the chance, or the model if it is asked; at places for which there is no time it is the mean of these.
+    """
+    chances, sure = ask(model, x, steps, until)
+    n_missing = sum(len(step.tokens) for step in steps) - len(chances)
+    chances += [float(np.mean(chances))] * n_missing
+    sure += [float(np.mean(sure))] * n_missing
+    place = 0
+    for step in steps:
+        tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
+        chances[place : place + len(tested)] = tested
+        place += len(step.tokens)
+    return [min(1.0, chance) for chance in chances], sure
+
+
+def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [n_asked], [n_asked]
+    """The chances and margins that the model tells, if it is asked about blocks of rows, as those of a long text take
+    much memory: about a block in any case, and another if that would end in time."""
+    tokens = [token for step in steps for token in step.tokens]  # [N]
+    q = [q_i for step in steps for q_i in step.q]  # [N]
     text = np.array([*x, *tokens])  # [n + N]
-    asked: list[float] = []
+    chances: list[float] = []
     sure: list[float] = []
     seconds = 0.0  # of the last block
-    while len(asked) < len(tokens) and (not asked or time.perf_counter() + seconds < until):
+    while len(chances) < len(tokens) and (not chances or time.perf_counter() + seconds < until):
         began = time.perf_counter()
-        block = slice(len(asked), len(asked) + BLOCK)
-        n_rows = len(tokens[block])
-        rows = model(text[: len(x) + len(asked) + n_rows - 1], n_rows)  # [n_rows, n_vocab]
-        drawn = zip(rows, tokens[block], q[block], strict=True)
-        asked += [1.0 if p[token] >= q_i else float(p[token]) / q_i for p, token, q_i in drawn]
+        first = len(chances)
+        end = min(first + BLOCK, len(tokens))
+        rows = model(text[: len(x) + end - 1], end - first)  # [n_rows, n_vocab]
+        for p, token, q_i in zip(rows, tokens[first:end], q[first:end], strict=True):
+            chances.append(1.0 if p[token] >= q_i else float(p[token]) / q_i)
         sure += margins(model.last_logits)
         seconds = time.perf_counter() - began
-    rest = len(tokens) - len(asked)
-    asked += [float(np.mean(asked))] * rest
-    sure += [float(np.mean(sure))] * rest
-    return [min(1.0, a if chance is None else chance) for chance, a in zip(known, asked, strict=True)], sure
+    return chances, sure
+
+
+def time_by_text(known: Known) -> float:
+    """The seconds of a proposal of the slowest drafter that reads the text alone."""
+    x = np.array([*known.x, *known.new])  # [n + N]
+    seconds = []
+    for spec in DRAFTERS.values():
+        if spec.by_text:
+            draft = spec.by_text(int(x.max()) + 1)
+            began = time.perf_counter()
+            draft(x, max(ROWS) - 1)
+            seconds.append(time.perf_counter() - began)
+    return max(seconds)
 
 
 def time_windows(session: Session, speculative: Record, most: float) -> dict[int, float]:
     """Time windows of the target a few times, as long as `most` seconds allow -> {rows: seconds, or a part of them}."""
     network = session.models["target"]
-    known = {i.drafted + 1 for i in speculative.iterations if not i.prefill}
-    usual = max(known, default=1)
+    in_run = {step.drafted + 1 for step in speculative.iterations if not step.prefill}
+    usual = max(in_run, default=1)
     text = [*speculative.inputs[0], *speculative.tokens[0]]
     x = np.array(text[: max(1, min(len(text), session.n_ctx) - max(ROWS))])  # [n], which the cache holds
-    rows = [n for n in ROWS if n <= max(17, 2 * usual - 1) and n not in known and len(x) + n <= session.n_ctx]
+    longest = max(17, 2 * usual - 1)
+    others = [rows for rows in ROWS if rows <= longest and rows not in in_run]
+    sizes = [rows for rows in [1, usual, *others] if len(x) + rows <= session.n_ctx]
     timed: list[tuple[int, float]] = []  # (rows, seconds)
     start = time.perf_counter()
-    for n in [1, usual, *rows] * ROUNDS:
-        unknown = n * timed[0][1] if timed else 0.0  # n rows take no longer than n calls for one
-        expected = max((seconds for m, seconds in timed if m == n), default=unknown)
-        if time.perf_counter() - start + expected > most:
+    for rows in sizes * ROUNDS:
+        if time.perf_counter() - start + expected_seconds(rows, timed) > most:
             break
-        timed.append((n, session.engine.window_seconds(network, x, n)))
+        timed.append((rows, session.engine.window_seconds(network, x, rows)))
     return costs_by_rows(timed)
+
+
+def expected_seconds(rows: int, timed: Sequence[tuple[int, float]]) -> float:
+    """The longest that such a window took; n rows take no longer than n calls for one."""
+    same = [seconds for n, seconds in timed if n == rows]
+    if same:
+        return max(same)
+    return rows * timed[0][1] if timed else 0.0
+
+
+# ---- From the measurements to the speedups ---------------------------------------------------------------------------
 
 
 def predict(
     autoregressive: Record, speculative: Record, prefill: float, costs: dict[int, float], measured: Measured
-) -> dict[str, dict]:
-    """{"predicted": {drafter: {K: the speedup that it should bring}}, "window_beta": {K: β}}, for some K up to the
-    longest window that was timed, and for "auto"; K is a text, as in JSON.
+) -> Predictions:
+    """Predict the speedup of each drafter for some K up to the longest window that was timed, and for "auto"; K is a
+    text, as in JSON.
 
     prefill: its seconds in the speculative run. costs: {rows: seconds of a call of the target}, of one row and of those
     of the run.
     """
-    calls = Counter(i.drafted + 1 for i in speculative.iterations if not i.prefill)
-    rows = {n: seconds for n, seconds in costs.items() if calls[n] >= MIN_CALLS or n == 1}
-    both = rows.keys() & measured.timed.keys()
-    scale = sum(map(rows.get, both)) / sum(map(measured.timed.get, both)) if both else 0.0  # the loop's time of a call
-    timed = {n: scale * seconds for n, seconds in measured.timed.items() if scale and n not in rows}
-    for n, seconds in timed.items():  # between the times of fewer and of more rows in the run
-        fewer = [t for m, t in rows.items() if m < n]
-        more = [t for m, t in rows.items() if m > n]
-        timed[n] = min([max([seconds, *fewer]), *more])
-    known = rows | timed
-    window = line_through(known)
-    own = sum(i.drafting + window(i.drafted + 1) for i in speculative.iterations)
-    scale = (speculative.seconds - prefill) / own
-    t_text = speculative.n_tokens * autoregressive.seconds / autoregressive.n_tokens
+    calls = Counter(step.drafted + 1 for step in speculative.iterations if not step.prefill)
+    in_run = {rows: seconds for rows, seconds in costs.items() if calls[rows] >= MIN_CALLS or rows == 1}
+    by_rows = in_run | in_the_loops_seconds(measured.timed, in_run)
+    window = line_through(by_rows)
+    in_calls = sum(step.drafting + window(step.drafted + 1) for step in speculative.iterations)
+    more = (speculative.seconds - prefill) / in_calls  # time of the loop for a second of calls
+    plain_seconds = speculative.n_tokens * autoregressive.seconds / autoregressive.n_tokens
     usual = max(calls, key=calls.__getitem__, default=1) - 1
-    Ks = sorted({K for K in (*LOOKAHEADS, usual) if 0 < K < max(known)})
-    predicted: dict[str, dict[str, float]] = {name: {} for name in measured.names if Ks}
-    n = REPLAYS if any(0 < a < 1 for text in measured.texts for a in text.chances) else 1
+    Ks = sorted({K for K in (*LOOKAHEADS, usual) if 0 < K < max(by_rows)})
+    prices = Prices(window, measured.draft_seconds, measured.by_text_seconds)
+    texts = [ReplayedText(known) for known in measured.texts]
+    predicted: dict[str, dict[str, float]] = {name: {} for name in measured.drafters if Ks}
     settings: Any = product(predicted, (*Ks, "auto"))
     for name, K in settings:
-        decodes = [Replay(text, i / n, window, measured).decode(name, K) for text in measured.texts for i in range(n)]
-        seconds, n_calls = (sum(column) / n for column in zip(*decodes, strict=True))
+        seconds, n_calls = mean_replay(texts, prices, measured.drafters[name], K)
         most = speculative.n_tokens / n_calls  # tokens of a call
-        predicted[name][str(K)] = min(most, t_text / (prefill + scale * seconds))
-    return {"predicted": predicted, "window_beta": {str(K): window(K + 1) / rows[1] for K in Ks}}
+        predicted[name][str(K)] = min(most, plain_seconds / (prefill + more * seconds))
+    return Predictions(predicted, {str(K): window(K + 1) / in_run[1] for K in Ks})
 
 
-class Replay:
-    """A known text as a target: a call gives the text's tokens, and moves a clock by its seconds."""
+def in_the_loops_seconds(timed: dict[int, float], in_run: dict[int, float]) -> dict[int, float]:
+    """The seconds that windows which were timed alone take in the loop: as much more as those of the run, and between
+    its times for fewer and for more rows. {} if the run has none of their sizes."""
+    both = in_run.keys() & timed.keys()
+    if not both:
+        return {}
+    in_loop = sum(in_run[rows] for rows in both)
+    factor = in_loop / sum(timed[rows] for rows in both)
+    scaled = {}
+    for rows, seconds in timed.items():
+        if rows in in_run or not factor:
+            continue
+        fewer = [t for n, t in in_run.items() if n < rows]
+        more = [t for n, t in in_run.items() if n > rows]
+        scaled[rows] = min([max([factor * seconds, *fewer]), *more])
+    return scaled
 
-    def __init__(self, known: Known, shift: float, window: Callable, measured: Measured):
-        """shift: of the random numbers that decide where the draft model's token is the text's."""
-        text = np.unique([*known.x, *known.new], return_inverse=True)[1]  # [n + N], tokens numbered anew: short rows
-        self.text, self.n, self.N = text.tolist(), len(known.x), len(known.new)
-        self.wrong = max(self.text) + 1  # in the place of all tokens that the text has not
-        right = (np.random.default_rng(0).random(len(known.chances)) + shift) % 1 < known.chances  # [N]
-        self.wrong_places = [*np.flatnonzero(~right).tolist(), self.N]
-        self.margins = [*known.margins]
-        self.agreed = 32 * np.array(known.margins)[right].tolist()  # [32 * n_agreed]
-        self.window = window
-        self.measured = measured
-        self.now = 0.0
-        self.log: deque[Call] = deque(maxlen=1)
 
-    def rows(self, tokens: Sequence[int]) -> np.ndarray:  # [n] -> [n, n_vocab]
-        return one_hot(tokens, self.wrong + 1)
-
-    def __call__(self, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
-        self.log.append(Call(self.now, self.window(n_last), n_last, n_last))
-        self.now += self.window(n_last)
-        places = range(len(x) - n_last + 1, len(x) + 1)
-        return self.rows([self.text[min(place, len(self.text) - 1)] for place in places])
-
-    def by_lookup(self, x, k: int, go_on: Callable = always) -> Proposal:
-        self.now += self.measured.t_lookup
-        return prompt_lookup(self.wrong + 1)(x, k, go_on)
-
-    def by_model(self, x, k: int, go_on: Callable = always) -> Proposal:
-        """The draft model. After a token that is not the text's it goes on with a text of its own, and is about as sure
-        of that as it is where it agrees with the target."""
-        place = len(x) - self.n
-        n_right = self.wrong_places[bisect_left(self.wrong_places, place)] - place
-        sure = [*self.margins[place : place + n_right + 1], *self.agreed[place : place + k], *[0.0] * k][:k]
-        m = until_unsure(sure, go_on)
-        tokens = [*self.text[len(x) : len(x) + min(n_right, m)], *[self.wrong] * (m - n_right)]
-        self.now += m * self.measured.t_draft
-        return Proposal(tokens, [*self.rows(tokens)], margins=sure[:m])
-
-    def decode(self, drafter: str, K: int | str) -> tuple[float, int]:
-        """Decode the text -> seconds, and calls of the target."""
-        names = [name.partition("/")[0] for name in drafter.split("+")]
-        parts = [self.by_lookup if name == LOOKUP else self.by_model for name in names]
-        x, rng = self.text[: self.n], np.random.default_rng(0)
-        lookahead: Any = (
-            FixedK(K) if isinstance(K, int) else AutoK([DRAFTERS[n].scale for n in names], lambda: self.now)
-        )
-        if K == "auto":
-            lookahead.measure(self, parts, x, len(x) + max(ROWS))
-        self.now = 0.0  # what was measured does not count
-        draft = lookahead.drafter_of(parts, self)
-        steps = [*speculative_sampling(x, draft, self, self.N, lookahead.K_max, rng)]
-        return self.now, len(steps)
+def mean_replay(
+    texts: Sequence[ReplayedText], prices: Prices, specs: Sequence[DrafterSpec], K: int | str
+) -> tuple[float, float]:
+    """The seconds of all texts and their calls of the target: means over several draws of the chances."""
+    chances = [chance for text in texts for chance in text.known.chances]
+    by_chance = has_model(specs) and any(0 < chance < 1 for chance in chances)
+    n = max(1, min(REPLAYS, REPLAYED // len(chances))) if by_chance else 1
+    seconds = 0.0
+    n_calls = 0
+    for text in texts:
+        for i in range(n):
+            more, calls = Replay(text, prices, shift=i / n).decode(specs, K)
+            seconds += more
+            n_calls += calls
+    return seconds / n, n_calls / n

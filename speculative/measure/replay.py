@@ -1,0 +1,143 @@
+"""A decode of a text that is known, on a clock of prices: the loop, the lookahead and the look-ups are the real ones.
+
+The target's rows are the text, and its calls move the clock by the seconds of their rows. The draft model's token is
+the text's or not, by the chance that a run has told. So a text is decoded once more with another setting in a
+millisecond, without a model.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speculative.drafters import FixedK
+from speculative.drafters.base import DrafterSpec, always, until_unsure
+from speculative.engines.model import Call
+from speculative.filters import one_hot
+from speculative.lookahead import WINDOW_ROWS, AutoK
+from speculative.sampling import NOTHING, Proposal, speculative_sampling
+
+
+class Clock:
+    """A clock that moves only if it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> float:
+        """Move by these seconds -> the time before."""
+        began = self.now
+        self.now += seconds
+        return began
+
+
+class Known(NamedTuple):
+    """A text, and what is known of the draft model at each place of a new token."""
+
+    x: Sequence[int]  # [n], the prompt
+    new: Sequence[int]  # [N]
+    chances: Sequence[float] = ()  # [N], that the draft model's token is accepted; none if there is no such model
+    margins: Sequence[float] = ()  # [N], of that token
+
+
+class Prices(NamedTuple):
+    """The seconds of the calls."""
+
+    window: Callable[[int], float]  # rows -> seconds of a call of the target
+    draft: float  # of a token of the draft model
+    by_text: float  # of a proposal of a drafter without a model
+
+
+class ReplayedText:
+    """A text whose tokens are numbered anew, so that rows are short; and the drafts of drafters that read it alone."""
+
+    def __init__(self, known: Known):
+        self.known = known
+        self.n = len(known.x)
+        self.N = len(known.new)
+        numbers = np.unique([*known.x, *known.new], return_inverse=True)[1]  # [n + N]
+        self.tokens = numbers.tolist()
+        self.wrong = max(self.tokens) + 1  # in the place of all tokens that the text has not
+        self.n_vocab = self.wrong + 1
+        self.drafts = cache(self.drafts_by)  # each place is asked once for all settings
+
+    def rows(self, tokens: Sequence[int]) -> np.ndarray:  # [m] -> [m, n_vocab]
+        return one_hot(tokens, self.n_vocab)
+
+    def drafts_by(self, spec: DrafterSpec, n: int) -> Proposal:
+        """The longest proposal of a drafter after the first n tokens."""
+        draft = spec.by_text(self.n_vocab)  # type: ignore[misc]  # it has one
+        return draft(np.array(self.tokens[:n]), AutoK.K_max)
+
+
+class Replay:
+    """A target that knows its text, and drafters, on one clock."""
+
+    def __init__(self, text: ReplayedText, prices: Prices, shift: float = 0.0, clock: Clock | None = None):
+        """shift: of the random numbers that decide where the draft model's token is the text's."""
+        self.text = text
+        self.prices = prices
+        self.clock = clock or Clock()
+        self.log: deque[Call] = deque(maxlen=1)
+        known = text.known
+        numbers = np.random.default_rng(0).random(len(known.chances)) + shift  # [N]
+        is_right = numbers % 1 < known.chances  # [N]
+        self.wrong_places = [*np.flatnonzero(~is_right).tolist(), text.N]
+        self.margins = [*known.margins]
+        self.right_margins = 32 * np.array(known.margins)[is_right].tolist()  # [32 n_right]
+
+    def __call__(self, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The target's call."""
+        began = self.clock.wait(self.prices.window(n_last))
+        self.log.append(Call(began, self.clock.now - began, n_last, n_last))
+        tokens = self.text.tokens
+        last = len(tokens) - 1
+        places = range(len(x) - n_last + 1, len(x) + 1)
+        return self.text.rows([tokens[min(place, last)] for place in places])
+
+    def drafter(self, spec: DrafterSpec) -> Callable:
+        """draft(x, k, go_on) of this drafter."""
+        if spec.by_text is None:
+            return self.by_model
+
+        def draft(x, k: int, go_on: Callable = always) -> Proposal:  # [n]
+            self.clock.wait(self.prices.by_text)
+            longest = self.text.drafts(spec, len(x))
+            m = until_unsure(longest.margins[:k], go_on)
+            if m == 0:
+                return NOTHING
+            return longest._replace(tokens=longest.tokens[:m], p=longest.p[:m], margins=longest.margins[:m])
+
+        return draft
+
+    def by_model(self, x, k: int, go_on: Callable = always) -> Proposal:  # [n]
+        """The draft model. After a token that is not the text's it goes on with a text of its own, and is about as sure
+        of that as it is where it agrees with the target."""
+        place = len(x) - self.text.n
+        next_wrong = self.wrong_places[bisect_left(self.wrong_places, place)]
+        n_right = next_wrong - place
+        margins = [*self.margins[place : next_wrong + 1], *self.right_margins[place : place + k], *[0.0] * k][:k]
+        m = until_unsure(margins, go_on)
+        self.clock.wait(m * self.prices.draft)
+        tokens = self.text.tokens[len(x) : len(x) + min(n_right, m)]
+        tokens += [self.text.wrong] * (m - len(tokens))
+        return Proposal(tokens, self.text.rows(tokens), margins=margins[:m])
+
+    def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
+        """Decode the text with the first of these drafters that proposes anything -> seconds, calls of the target."""
+        drafts = [self.drafter(spec) for spec in specs]
+        x = self.text.tokens[: self.text.n]  # [n]
+        lookahead: Any = FixedK(K) if isinstance(K, int) else AutoK([spec.scale for spec in specs], self.clock)
+        if K == "auto":
+            lookahead.measure(self, drafts, x, len(x) + max(WINDOW_ROWS))
+        self.clock.now = 0.0  # what was measured does not count: small seconds would be lost beside large ones
+        draft = lookahead.drafter_of(drafts, self)
+        steps = speculative_sampling(x, draft, self, self.text.N, lookahead.K_max, np.random.default_rng(0))
+        n_calls = sum(1 for _ in steps)
+        return self.clock.now, n_calls
