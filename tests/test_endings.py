@@ -17,7 +17,7 @@ from speculative.cli import display
 from speculative.options import Options
 from speculative.steps import TextStep
 from speculative.support.errors import UserError, guarded
-from speculative.support.terminal import SHOWN
+from speculative.support.terminal import PRINTABLE
 
 TINY = ["--demo", "--target_model_size=tiny-target"]
 ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -173,8 +173,8 @@ def test_a_file_may_be_standard_output(name):
 def test_no_control_character_of_a_model_reaches_the_terminal(words, command, pair_words, tmp_path):
     """Random models over all bytes write many; the prompt holds the others."""
     path = tmp_path / "prompt.txt"
-    path.write_text("".join(map(chr, [*SHOWN][::2])), encoding="utf-8")
+    path.write_text("".join(map(chr, [*PRINTABLE][::2])), encoding="utf-8")
     flags = ["--prompt_file", str(path), "--n_tokens_to_generate=20", "--temperature=2"]
     status, out, _ = command(*pair_words, *flags, *words.split())
     assert status == 0
-    assert not {*out} & {*map(chr, SHOWN)}
+    assert not {*out} & {*map(chr, PRINTABLE)}

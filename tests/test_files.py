@@ -12,7 +12,7 @@ from speculative.checkpoints.disk import Note
 from speculative.cli.command import choose_prompts
 from speculative.options import Options
 from speculative.support import files
-from speculative.support.terminal import SHOWN
+from speculative.support.terminal import PRINTABLE
 
 
 @pytest.fixture
@@ -64,12 +64,12 @@ def test_a_link_is_followed_only_if_the_user_named_it(folder):
 def test_json_holds_no_control_character(tmp_path, monkeypatch):
     """A file, here in the home folder, that may be looked at in a terminal."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    text = {"text": "".join(map(chr, SHOWN)) + "é東\n\t"}
+    text = {"text": "".join(map(chr, PRINTABLE)) + "é東\n\t"}
     files.write_json("~/run.json", text)
     written = (tmp_path / "run.json").read_text(encoding="utf-8")
     assert json.loads(written) == text
     assert "é東" in written
-    assert not {*written} & {*map(chr, SHOWN)}
+    assert not {*written} & {*map(chr, PRINTABLE)}
 
 
 BAR = """

@@ -18,7 +18,7 @@ from benchmarks.images import WORDS
 from benchmarks.tables import without_numbers
 from speculative import load_pair
 from speculative.cli.command import parse
-from speculative.cli.display import SHOWN
+from speculative.cli.display import PRINTABLE
 from speculative.cli.workbench import LABELS, Workbench
 from speculative.decoding import DECODERS
 from speculative.measure.close_up import VISIBLE
@@ -127,7 +127,8 @@ def emulate(driver, width, **features):
 def texts_of_run(run):
     """The text of each decoder, as a browser shows it."""
     samples = [run[name]["samples"][0] for name in DECODERS]
-    return [(run["prompt"]["text"] + "".join(i["text"] for i in one["iterations"])).translate(SHOWN) for one in samples]
+    texts = ["".join(step["text"] for step in sample["iterations"]) for sample in samples]
+    return [(run["prompt"]["text"] + text).translate(PRINTABLE) for text in texts]
 
 
 PAGES = {
@@ -209,14 +210,14 @@ def test_text_is_data(show, sampled):
     run = with_prompt_and_text(sampled, HOSTILE)
     driver = show(run)
     assert texts(driver, "#plain, #speculative") == texts_of_run(run)
-    assert {*texts(driver, ".card .chip")} == {HOSTILE.translate(VISIBLE).translate(SHOWN)}
+    assert {*texts(driver, ".card .chip")} == {HOSTILE.translate(VISIBLE).translate(PRINTABLE)}
     assert js(driver, "document.images.length + document.scripts.length") == 2
     every = "".join(map(chr, [*range(0x250), *range(0x600, 0x620), *range(0x2000, 0x2070)]))
-    assert js(driver, "shown(arguments[0])", every) == every.translate(SHOWN)
+    assert js(driver, "shown(arguments[0])", every) == every.translate(PRINTABLE)
     run["figures"]["by_source"] = {every: [2, 1], "model": [1, 1]}
     driver = show(run)
     driver.execute_script("for (const script of [...document.scripts]) script.remove()")
-    assert not set(js(driver, "document.body.textContent")) & {*map(chr, SHOWN)}
+    assert not set(js(driver, "document.body.textContent")) & {*map(chr, PRINTABLE)}
 
 
 @pytest.mark.parametrize(("seconds", "speed"), [(410, "50 times faster"), (10, "as in the run"), (0.1, "100 times")])

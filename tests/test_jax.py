@@ -107,21 +107,21 @@ def test_a_second_run_of_one_shape_compiles_nothing(pair, tmp_path, monkeypatch,
     """Its programs are on the disk. The line says so where they are compiled, and only there."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    kept = []
+    runs = []
     for _ in range(2):
         jax.clear_caches()
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", str(tmp_path))
         jax_model.keep_compiled()
-        jax_model.kept.clear()
+        jax_model.compilations.n = 0
         loop = loop_of(pair)
         loop.ready([[0] * 8], 16)
         texts = [decoded(steps_of(loop, random_prompt(8), 16, k, rng())) for k in (K, 0)]
-        kept.append((len(jax_model.kept) > 0, capsys.readouterr().err.count("compiled both loops"), texts))
+        runs.append((jax_model.compilations.n > 0, capsys.readouterr().err.count("compiled both loops"), texts))
     jax.config.update("jax_compilation_cache_dir", before[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
     compilation_cache.reset_cache()
-    assert kept == [(True, 1, texts), (False, 0, texts)]
+    assert runs == [(True, 1, texts), (False, 0, texts)]
 
 
 N_SCALES = HPARAMS["n_vocab"] + HPARAMS["n_layer"] * 9 * HPARAMS["n_embd"]

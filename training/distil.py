@@ -118,10 +118,12 @@ def begin(prompts: list[list[int]], n_rows: int, n_seq: int, rng) -> tuple:
 def written(model: Model, begin: Callable, n: int, n_seq: int, temperatures, rng) -> list:
     """Rows that a model writes, each at one of the temperatures -> [x [n, n_seq], n_prompt [n], temperature [n]]."""
     parts = []
+    choices = np.array(temperatures, np.float32)
     for _ in range(0, n, N_AT_ONCE):
         x, n_prompt = begin(min(n, N_AT_ONCE), n_seq, rng)
-        temperature = rng.choice(np.array(temperatures, np.float32), len(x))
-        x = write(model.params, model.n_head, x, n_prompt, temperature, jax.random.key(rng.integers(2**31)))
+        temperature = rng.choice(choices, len(x))
+        key = jax.random.key(rng.integers(2**31))
+        x = write(model.params, model.n_head, x, n_prompt, temperature, key)
         parts.append((np.asarray(x), n_prompt, temperature))
     return [np.concatenate(arrays)[:n] for arrays in zip(*parts, strict=True)]
 
@@ -139,20 +141,25 @@ def lessons(o, target: Model, draft: Model, begin: Callable) -> Callable:
         chosen = rng.integers(n_rows, size=o.n_batch - n_draft)
         parts = [[a[chosen] for a in rows]]
         if n_draft:
-            parts.append(written(draft._replace(params=params), begin, n_draft, o.n_seq, o.temperature, rng))
-        return teach(target.params, target.n_head, *map(np.concatenate, zip(*parts, strict=True)))
+            writer = draft._replace(params=params)
+            parts.append(written(writer, begin, n_draft, o.n_seq, o.temperature, rng))
+        x, n_prompt, temperature = map(np.concatenate, zip(*parts, strict=True))
+        return teach(target.params, target.n_head, x, n_prompt, temperature)
 
     return batch
 
 
 def held_out_lessons(o, target: Model, begin_held_out: Callable) -> dict:
     """-> {temperature: Lessons} on text of the target after held-out prompts."""
-    held_out = {}
+    held_out: dict = {}
+    n_rows = N_HELD_OUT * o.n_batch
     for t in dict.fromkeys(o.temperature):
         rng = np.random.default_rng([2**32, int(1000 * t)])
-        rows = written(target, begin_held_out, N_HELD_OUT * o.n_batch, o.n_seq, (t,), rng)
-        batches = ([a[i::N_HELD_OUT] for a in rows] for i in range(N_HELD_OUT))
-        held_out[t] = [teach(target.params, target.n_head, *batch) for batch in batches]
+        rows = written(target, begin_held_out, n_rows, o.n_seq, (t,), rng)
+        held_out[t] = []
+        for i in range(N_HELD_OUT):
+            x, n_prompt, temperature = (a[i::N_HELD_OUT] for a in rows)
+            held_out[t].append(teach(target.params, target.n_head, x, n_prompt, temperature))
     return held_out
 
 
@@ -189,5 +196,6 @@ def main(o) -> None:
     batch = lessons(o, target, draft, begin)
     figures = acceptance_figures(draft.n_head, held_out_lessons(o, target, begin_held_out))
     rate = schedule(o.steps, o.rate / draft.hparams["n_embd"])
-    params = fit(draft.params, loss, batch, figures, o.steps, rate, checkpoint_of(o), str(o), max(1, o.steps // 10))
+    every = max(1, o.steps // 10)
+    params = fit(draft.params, loss, batch, figures, o.steps, rate, checkpoint_of(o), str(o), every)
     save_better(o, draft, params, figures)

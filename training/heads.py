@@ -28,21 +28,25 @@ def hidden_rows(o, target: Model, begin, n_rows: int, seed: int) -> list:
     rng = np.random.default_rng([o.seed, seed])
     x, n_prompt, temperature = written(target, begin, n_rows, o.n_seq, o.temperature, rng)
     output = jax.jit(partial(last_block, target.params, target.n_head))
-    h = np.stack([np.asarray(output(row[None]), np.float16) for row in x])  # [n_rows, n_seq, n_embd]
-    return [h, temperature, np.arange(o.n_seq) >= n_prompt[:, None] - 1]
+    of_rows = [np.asarray(output(row[None]), np.float16) for row in x]
+    counts = np.arange(o.n_seq) >= n_prompt[:, None] - 1
+    return [np.stack(of_rows), temperature, counts]
 
 
 def each_head(measure, target_params: dict, heads: dict, rows):
     """The mean of measure(log_p, q, t) over the positions that count -> [n_heads]."""
     h, temperature, counts = rows  # [n_batch, n_seq, n_embd], [n_batch], [n_batch, n_seq]
     means = []
+    _, n_seq, n_embd = h.shape
     for i, (w, b) in enumerate(zip(heads["w"], heads["b"], strict=True), start=1):
-        before = h[:, :-i].reshape(-1, h.shape[-1])  # [n, n_embd], n = n_batch*(n_seq - i)
-        later = h[:, i:].reshape(-1, h.shape[-1])  # [n, n_embd]
-        t = jnp.repeat(temperature, h.shape[1] - i)  # [n]
-        log_p = head_log_probs(target_params, before + jax.nn.silu(before @ w + b))  # [n, n_vocab]
+        before = h[:, :-i].reshape(-1, n_embd)  # [n, n_embd], n = n_batch*(n_seq - i)
+        later = h[:, i:].reshape(-1, n_embd)  # [n, n_embd]
+        t = jnp.repeat(temperature, n_seq - i)  # [n]
+        guess = before + jax.nn.silu(before @ w + b)  # [n, n_embd]
+        log_p = head_log_probs(target_params, guess)  # [n, n_vocab]
         q = distributions(head_log_probs(target_params, later), t)  # [n, n_vocab]
-        means.append(jnp.average(measure(log_p, q, t), weights=counts[:, :-i].ravel()))
+        weights = counts[:, :-i].ravel()  # [n]
+        means.append(jnp.average(measure(log_p, q, t), weights=weights))
     return jnp.stack(means)
 
 
@@ -64,11 +68,14 @@ def main(o) -> None:
     alphas = jax.jit(partial(each_head, acceptance, target.params))
 
     def figures(heads):
-        found = {}
-        for t in dict.fromkeys(held_out[1].tolist()):
-            of_t = [a[held_out[1] == np.float32(t)].astype(np.float32) for a in held_out]
-            found |= {f"α of head {i} at {t:g}": float(a) for i, a in enumerate(alphas(heads, of_t), start=1)}
-        return found
+        values = {}
+        temperatures = held_out[1]  # [n_rows]
+        for t in dict.fromkeys(temperatures.tolist()):
+            at_t = temperatures == np.float32(t)  # [n_rows]
+            rows_at_t = [a[at_t].astype(np.float32) for a in held_out]
+            for i, alpha in enumerate(alphas(heads, rows_at_t), start=1):
+                values[f"α of head {i} at {t:g}"] = float(alpha)
+        return values
 
     n_embd = target.hparams["n_embd"]
     # At the start every head repeats the target's distribution of the next token.

@@ -66,12 +66,12 @@ def fit(
     if checkpoint.exists():
         state, start = load_checkpoint(checkpoint, state, identity)
         say(f"continuing from {checkpoint}, step {start}")
-    shown = time.time()
+    reported = time.time()
     mean = {}  # {"loss": moving average}
     for step in range(start, steps + 1):  # so many steps have been taken
         due = step % every == 0 or step == steps
-        if due or time.time() - shown > SECONDS:
-            shown = time.time()
+        if due or time.time() - reported > SECONDS:
+            reported = time.time()
             values = mean | (figures(state[0]) if due else {})
             say(", ".join([f"step {step}/{steps}", *(f"{k} {v:.4f}" for k, v in values.items())]))
         if due and step > start:

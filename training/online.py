@@ -11,8 +11,10 @@ Source: Liu et al. 2023, "Online Speculative Decoding".
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,6 +32,92 @@ from training.loop import fit, say
 from training.network import Model
 
 
+class Lines(NamedTuple):
+    """What a text that was served teaches, as the rows of a Lesson: with zeros after the text."""
+
+    x: Any  # [n_seq]
+    q: Any  # [n_seq, n_vocab]
+    counts: Any  # [n_seq]
+
+
+@dataclass
+class Totals:
+    """What decoding gave and took so far."""
+
+    n_tokens: int = 0
+    n_tested: int = 0  # Σ (drafted + 1)
+    seconds: float = 0.0
+
+    @property
+    def r(self) -> float:
+        """The acceptance rate: tokens / Σ (drafted + 1)."""
+        return self.n_tokens / max(1, self.n_tested)
+
+
+class Server:
+    """Serves the prompts in their order, and keeps what the newest texts teach."""
+
+    def __init__(self, o, encoder, target: Model, draft: Model):
+        """o: the flags of the command."""
+        self.o = o
+        self.encoder = encoder
+        self.draft = draft
+        self.prompts = read_prompts(o.prompts)
+        [self.temperature] = o.temperature
+        self.target_model = decoder(target, self.temperature)
+        self.buffer: deque[Lines] = deque(maxlen=o.n_buffer)
+        self.held_out: deque[Lines] = deque(maxlen=o.n_buffer)
+        self.totals = Totals()
+
+    def serve(self, first: int, last: int, params: dict) -> None:
+        """Decode the prompts from first to last - 1, with the draft as it is now."""
+        draft_model = decoder(self.draft._replace(params=params), self.temperature)
+        for i in range(first, last):
+            lines = self.decoded(i, draft_model)
+            is_held_out = self.buffer and i % 5 == 1
+            (self.held_out if is_held_out else self.buffer).append(lines)
+
+    def decoded(self, i: int, draft_model: Callable) -> Lines:
+        """Decode a prompt, and print its text."""
+        o, totals = self.o, self.totals
+        ids = self.encoder.encode(self.prompts[i]) or [self.encoder.eot]
+        ids = ids[: o.n_prompt]
+        rng = np.random.default_rng([o.seed, i])
+        began = time.perf_counter()
+        lines, n_tested = decode(ids, draft_model, self.target_model, o, rng)
+        totals.seconds += time.perf_counter() - began
+        totals.n_tokens += o.n_tokens
+        totals.n_tested += n_tested
+        n = len(ids)
+        text = self.encoder.decode(lines.x[n : n + o.n_tokens].tolist())
+        print(json.dumps({"prompt": self.prompts[i], "text": text}, ensure_ascii=False), flush=True)
+        return lines
+
+    def lesson(self, texts: Sequence[Lines]) -> Lesson:
+        x, q, counts = map(np.stack, zip(*texts, strict=True))
+        q = q.reshape(x.size, -1).astype(np.float32)  # [n, n_vocab]
+        t = np.full(x.size, self.temperature, np.float32)  # [n]
+        return Lesson(x, q, t, counts.ravel())
+
+    def batch(self, step: int, params: dict) -> Lesson:
+        """The lesson of a step of training. Before the first of an update, the next texts are served."""
+        o = self.o
+        update, i = divmod(step, o.n_steps)
+        if i == 0:
+            self.serve(update * o.every, (update + 1) * o.every, params)
+        rng = np.random.default_rng([o.seed, step])
+        chosen = rng.integers(len(self.buffer), size=o.n_batch)
+        return self.lesson([self.buffer[i] for i in chosen])
+
+    def figures(self, params: dict) -> dict[str, float]:
+        return {"r so far": self.totals.r, "seconds of decoding": self.totals.seconds}
+
+    def held_out_lessons(self) -> dict[float, list[Lesson]]:
+        """{temperature: Lessons}, as distil.acceptance_figures takes them."""
+        lessons = [self.lesson([lines]) for lines in self.held_out]
+        return {self.temperature: lessons} if lessons else {}
+
+
 def decoder(model: Model, temperature: float) -> Callable:
     """-> model(x, n_last), which decodes. The parameters are copied, because training reuses their memory."""
     engine = make_engine(choose("c"))
@@ -37,70 +125,40 @@ def decoder(model: Model, temperature: float) -> Callable:
     return engine.network(params, model.hparams, "the model").with_probs(Filters(temperature))
 
 
-def decode(ids: list[int], draft_model, target_model, o, rng) -> tuple:
-    """Speculative decoding that keeps q -> x [n_seq], q [n_seq, n_vocab], counts [n_seq] as in a Lesson (with zeros
-    after the text), and Σ (drafted + 1)."""
+def decode(ids: list[int], draft_model, target_model, o, rng) -> tuple[Lines, int]:
+    """Speculative decoding that keeps q -> Lines, Σ (drafted + 1)."""
+    draft = model_drafter(draft_model, rng)
     rows = []
     n_tested = 0
     x = np.array(ids, np.int32)
-    for step in speculative_sampling(x, model_drafter(draft_model, rng), target_model, o.n_tokens, o.K, rng):
+    for step in speculative_sampling(x, draft, target_model, o.n_tokens, o.K, rng):
         # The last of these rows is that of the resampled or bonus token; the rows after a rejection are dropped.
-        rows.extend(np.asarray(step.q[: len(step.tokens)], np.float16))
+        scored = step.q[: len(step.tokens)]
+        rows.extend(np.asarray(scored, np.float16))
         n_tested += len(step.proposal.tokens) + 1
         x = np.append(x, step.tokens).astype(np.int32)
+    before = len(ids) - 1  # rows before the first that was scored
     after = o.n_prompt - len(ids)  # zeros after the text
-    q = np.pad(np.stack(rows), [(len(ids) - 1, after + 1), (0, 0)])  # [n_seq, n_vocab]
-    counts = np.pad(np.ones(o.n_tokens, np.float32), (len(ids) - 1, after + 1))  # [n_seq]
-    return np.pad(x, (0, after)), q, counts, n_tested
+    widths = (before, after + 1)
+    q = np.pad(np.stack(rows), [widths, (0, 0)])  # [n_seq, n_vocab]
+    counts = np.pad(np.ones(o.n_tokens, np.float32), widths)  # [n_seq]
+    return Lines(np.pad(x, (0, after)), q, counts), n_tested
 
 
 def main(o) -> None:
     if not o.draft_model_size or len(o.temperature) > 1:
         raise UserError("online needs --draft_model_size and one --temperature")
-    [temperature] = o.temperature
     encoder, target, draft = load_both(o, o.n_prompt + o.n_tokens)
-    prompts = read_prompts(o.prompts)
-    target_model = decoder(target, temperature)
-    buffer, held_out = deque(maxlen=o.n_buffer), deque(maxlen=o.n_buffer)
-    totals = dict.fromkeys(("tokens", "tested", "seconds"), 0)
-
-    def serve(first: int, last: int, params) -> None:
-        """Decode the prompts from first to last - 1, with the draft as it is now."""
-        draft_model = decoder(draft._replace(params=params), temperature)
-        for i in range(first, last):
-            ids = (encoder.encode(prompts[i]) or [encoder.eot])[: o.n_prompt]
-            began = time.perf_counter()
-            x, q, counts, n_tested = decode(ids, draft_model, target_model, o, np.random.default_rng([o.seed, i]))
-            totals["seconds"] += time.perf_counter() - began
-            totals["tokens"] += o.n_tokens
-            totals["tested"] += n_tested
-            (held_out if buffer and i % 5 == 1 else buffer).append((x, q, counts))
-            text = encoder.decode(x[len(ids) : len(ids) + o.n_tokens].tolist())
-            print(json.dumps({"prompt": prompts[i], "text": text}, ensure_ascii=False), flush=True)
-
-    def lesson(texts):
-        x, q, counts = map(np.stack, zip(*texts, strict=True))
-        t = np.full(x.size, temperature, np.float32)  # [n]
-        return Lesson(x, q.reshape(x.size, -1).astype(np.float32), t, counts.ravel())
-
-    def batch(step, params):
-        number, i = divmod(step, o.n_steps)
-        if i == 0:
-            serve(number * o.every, (number + 1) * o.every, params)
-        chosen = np.random.default_rng([o.seed, step]).integers(len(buffer), size=o.n_batch)
-        return lesson([buffer[i] for i in chosen])
-
-    def figures(params):
-        r = totals["tokens"] / max(1, totals["tested"])  # tokens / Σ (drafted + 1)
-        return {"r so far": r, "seconds of decoding": totals["seconds"]}
-
-    steps = len(prompts) // o.every * o.n_steps
+    server = Server(o, encoder, target, draft)
+    n_updates = len(server.prompts) // o.every
+    steps = n_updates * o.n_steps
     rate = o.rate / draft.hparams["n_embd"]  # constant, because nobody knows how many texts follow
     loss = partial(mean, partial(divergence, o.divergence), draft.n_head)
+    checkpoint = checkpoint_of(o)
     began = time.perf_counter()
-    params = fit(draft.params, loss, batch, figures, steps, rate, checkpoint_of(o), str(o), o.n_steps)
-    serve(len(prompts) // o.every * o.every, len(prompts), params)
-    learning = time.perf_counter() - began - totals["seconds"]
-    say(f"r {figures(params)['r so far']:.3f}; {totals['seconds']:.1f} s decoding, {learning:.1f} s learning")
-    lessons = {temperature: [lesson([text]) for text in held_out]} if held_out else {}
-    save_better(o, draft, params, acceptance_figures(draft.n_head, lessons), say)
+    params = fit(draft.params, loss, server.batch, server.figures, steps, rate, checkpoint, str(o), o.n_steps)
+    server.serve(n_updates * o.every, len(server.prompts), params)
+    decoding = server.totals.seconds
+    learning = time.perf_counter() - began - decoding
+    say(f"r {server.totals.r:.3f}; {decoding:.1f} s decoding, {learning:.1f} s learning")
+    save_better(o, draft, params, acceptance_figures(draft.n_head, server.held_out_lessons()), say)

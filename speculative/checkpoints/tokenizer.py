@@ -243,13 +243,13 @@ class AddedTokens(NamedTuple):
 def tokens_to_add(files: TokenizerFiles, in_file: list[dict]) -> AddedTokens:
     """Return the tokens that the files number, and those that they name. in_file: those of tokenizer.json."""
     config, more = files.config, {}
+    named: dict[str, Any] = dict.fromkeys(NAMED[:3], END_OF_TEXT) if files.is_gpt2s else {}
     if "added_tokens_decoder" in config:
         numbered = {int(i): token for i, token in config["added_tokens_decoder"].items()}
     else:  # a folder of an older version
         config, more = config | files.names, files.added
         numbered = {i: {"content": text} for text, i in more.items()}
         numbered |= {token["id"]: token for token in in_file}
-    named = {}
     for name in (*NAMED, *config):
         token = config.get(name)
         text = text_of(token)
@@ -296,16 +296,15 @@ def make_tokenizer(files: TokenizerFiles, about: dict, model: dict, tokens: Adde
     """Return a tokenizers.Tokenizer as transformers makes it. about: a tokenizer.json."""
     from tokenizers import Tokenizer
 
-    config, named = files.config, tokens.named
+    config = files.config
     about = about | {"model": model, "truncation": None, "padding": None}  # of the texts that it was trained with
     if files.is_gpt2s:
         about = with_gpt2s_parts(about, config.get("add_prefix_space", False))
-        named = dict.fromkeys(NAMED[:3], END_OF_TEXT) | named
     tokenizer = Tokenizer.from_str(json.dumps(about))
-    tokenizer.add_tokens(added_tokens(about["added_tokens"], tokens.numbered, named))
+    tokenizer.add_tokens(added_tokens(about["added_tokens"], tokens))
     tokenizer.encode_special_tokens = config.get("split_special_tokens", False)
     if config.get("add_bos_token") and not files.whole:  # else its post-processor decides
-        begin_with(tokenizer, text_of(named["bos_token"]))
+        begin_with(tokenizer, text_of(tokens.named["bos_token"]))
     return tokenizer
 
 
@@ -317,11 +316,12 @@ def with_gpt2s_parts(about: dict, add_prefix_space: bool) -> dict:
     return about | parts | {"model": model}
 
 
-def added_tokens(in_file: list, numbered: list, named: dict[str, Any]) -> list:
+def added_tokens(in_file: list, added: AddedTokens) -> list:
     """Return the tokens that are added to those in the file, as the library takes them: the numbered ones, then the
     named ones that neither has."""
-    there = set(map(text_of, [*in_file, *numbered]))
-    tokens = [*numbered]
+    named = added.named
+    tokens = [*added.numbered]
+    there = set(map(text_of, [*in_file, *tokens]))
     unique = {repr(token): token for token in named.values()}  # with other flags it is another one: the last counts
     for token in unique.values():
         if text_of(token) not in there:

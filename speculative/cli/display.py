@@ -12,7 +12,7 @@ from speculative.measure.words import blog_time
 from speculative.options import Options
 from speculative.steps import TextStep
 from speculative.support.progress import tqdm
-from speculative.support.terminal import SHOWN
+from speculative.support.terminal import PRINTABLE
 
 # The colour of a token's origin, in rich's words; also bold or underlined, for readers who cannot tell colours apart.
 STYLES = {
@@ -115,7 +115,7 @@ def show(pieces: list[tuple[str, str | None]]) -> None:
     if console:
         from rich.text import Text
 
-        styled = [(text.translate(SHOWN), STYLES.get(origin, FROM_OTHER)) for text, origin in pieces]
+        styled = [(text.translate(PRINTABLE), STYLES.get(origin, FROM_OTHER)) for text, origin in pieces]
         console.print(Text.assemble(*styled), end="")
     else:
-        print("".join(text for text, _ in pieces).translate(SHOWN), end="", flush=True)
+        print("".join(text for text, _ in pieces).translate(PRINTABLE), end="", flush=True)

@@ -23,7 +23,7 @@ from speculative.plan import make_plan, spelled_out
 from speculative.session import Session, models_of
 from speculative.support.errors import UserError
 from speculative.support.files import size_of, write_json, write_text
-from speculative.support.terminal import SHOWN, one_line
+from speculative.support.terminal import PRINTABLE, one_line
 
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
 
@@ -140,7 +140,7 @@ def show_iterations(record: RunRecord) -> None:
         accepted = f"{step.accepted} of {step.drafted}"
         times = [duration(step.drafting), duration(step.scoring)]
         chances = [f"{chance:.2f}" for chance in step.alpha]
-        text = repr(step.text).translate(SHOWN)
+        text = repr(step.text).translate(PRINTABLE)
         rows.append([str(number), accepted, *times, " ".join(chances), text])
     show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
 

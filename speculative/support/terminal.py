@@ -8,12 +8,17 @@ OBEYED = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *ra
 ESCAPED = {code: f"\\u{code:04x}" for code in OBEYED}
 
 # For str.translate. The control characters of ASCII have pictures of their own, such as ␛.
-SHOWN = ESCAPED | {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {127: "\u2421"}
+PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
+PRINTABLE = ESCAPED | PICTURES | {127: "\u2421"}
 
 
 def one_line(text: str) -> str:
     """Return the same text in one line, with line ends and control characters as escapes."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return "".join(map(escaped, text))
+
+
+def escaped(char: str) -> str:
+    return char if char.isprintable() else repr(char)[1:-1]
 
 
 def without_secrets(text: str) -> str:

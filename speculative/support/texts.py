@@ -23,14 +23,23 @@ def read_prompts(path: str, n: int | None = None) -> list[str]:
 
     A file .jsonl has an object with "prompt" on each line, any other file has one prompt a line.
     """
-    lines = [line.rstrip("\r") for line in read_text(path, "file of prompts").split("\n") if line.strip()][:n]
-    try:
-        prompts = [json.loads(line)["prompt"] for line in lines] if is_jsonl(path) else lines
-    except (ValueError, KeyError, TypeError, RecursionError):
-        prompts = [""]
-    if not all(isinstance(prompt, str) and prompt for prompt in prompts):
+    text = read_text(path, "file of prompts")
+    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()][:n]
+    if not is_jsonl(path):
+        return lines
+    prompts = [*map(prompt_of, lines)]
+    if "" in prompts:
         raise UserError(f'each line of {path} should be an object with "prompt", which is a text that is not empty')
     return prompts
+
+
+def prompt_of(line: str) -> str:
+    """Return the prompt of a line of a .jsonl, "" if it has none."""
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return prompt if isinstance(prompt, str) else ""
 
 
 def is_jsonl(path: str) -> bool:

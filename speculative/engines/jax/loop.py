@@ -51,6 +51,14 @@ class Output(NamedTuple):
     draft_peaks: Any  # [K], the same of the draft
 
 
+class Drafts(NamedTuple):
+    """The drafts of a step."""
+
+    tokens: Any  # [K]
+    p: Any  # [K, n_vocab]
+    peaks: Any  # [K], the largest logit of each row
+
+
 class DeviceDecoder:
     """Both algorithms for a pair of Networks, compiled: prefill and run."""
 
@@ -81,85 +89,105 @@ class DeviceDecoder:
 
     def _run(self, params, state, seed, most, K):
         """Make up to `most` calls of the target -> State, number of calls, Output [CALLS, n_batch, ...]."""
-        n_batch = len(state.n)
-
-        def step(state):
-            drafts = jnp.any(state.T - state.n > 1)
-            one = partial(self.step, params, jax.random.key(seed), K, drafts)
-            return jax.vmap(one, spmd_axis_name="data")(state) if n_batch > 1 else one(state)
-
+        key = jax.random.key(seed)
+        if len(state.n) > 1:
+            return loop(partial(self.steps, params, key, K), state, most)
         # A single row goes without its axis, all along the loop: vmap makes a scatter of each write to a cache, and a
         # reshape in a loop copies it.
-        if n_batch == 1:
-            state = jax.tree.map(lambda a: a[0], state)
-        outputs = jax.tree.map(lambda a: jnp.zeros((CALLS, *a.shape), a.dtype), jax.eval_shape(step, state)[1])
+        state = jax.tree.map(lambda a: a[0], state)
+        state, calls, outputs = loop(partial(self.step, params, key, K), state, most)
+        state = jax.tree.map(lambda a: a[None], state)
+        return state, calls, jax.tree.map(lambda a: a[:, None], outputs)
 
-        def unfinished(carry):
-            state, i, _ = carry
-            return (i < most) & jnp.any(state.n < state.T)
+    def steps(self, params, key, K, state):
+        """One iteration of the loop, for several texts -> State, Output."""
+        may_draft = jnp.any(state.T - state.n > 1)
+        return jax.vmap(partial(self.step, params, key, K, may_draft=may_draft), spmd_axis_name="data")(state)
 
-        def call(carry):
-            state, i, outputs = carry
-            state, output = step(state)
-            return state, i + 1, jax.tree.map(lambda all, new: all.at[i].set(new), outputs, output)
-
-        state, calls, outputs = lax.while_loop(unfinished, call, (state, jnp.int32(0), outputs))
-        if n_batch == 1:
-            state = jax.tree.map(lambda a: a[None], state)
-            outputs = jax.tree.map(lambda a: a[:, None], outputs)
-        return state, calls, outputs
-
-    def step(self, params, key, K, drafts, state):
-        """One iteration of the loop, for one text -> State, Output. drafts: False if no draft could be accepted."""
+    def step(self, params, key, K, state, may_draft=None):
+        """One iteration of the loop, for one text -> State, Output. may_draft: False if no draft could be accepted, in
+        any of the texts."""
         x, n, T, number, draft_cache, target_cache = state
+        if may_draft is None:
+            may_draft = T - n > 1
         key = jax.random.fold_in(jax.random.fold_in(key, number), n)
         draft_key, u_key, sample_key = jax.random.split(key, 3)
 
         # Step 1: the draft proposes K tokens, of which k may be accepted.
         k = jnp.clip(T - n - 1, 0, K)
-        x_draft = jnp.zeros(K, jnp.int32)  # [K]
-        p = jnp.ones((K, self.networks["target"].hparams["n_vocab"]))  # [K, n_vocab]
-        draft_peaks = jnp.zeros(K)  # [K]
+        drafts = self.no_drafts(K)
         if K:
             propose = partial(self.propose, params["draft"], x, n, draft_key, K)
-            nothing = lambda cache: (x_draft, p, draft_peaks, cache)  # noqa: E731
-            x_draft, p, draft_peaks, draft_cache = lax.cond(drafts, propose, nothing, draft_cache)
+            skip = partial(with_cache, drafts)
+            drafts, draft_cache = lax.cond(may_draft, propose, skip, draft_cache)
 
         # Step 2: the target scores all of them in one call, after the token that it has not read yet.
-        window = jnp.append(x[n - 1], x_draft)  # [K + 1]
+        window = jnp.append(x[n - 1], drafts.tokens)  # [K + 1]
         logits, target_cache = self.networks["target"].forward(params["target"], window, n - 1, target_cache)
         filters = self.filters["target"]
         q = to_distribution(logits, filters)  # [K + 1, n_vocab]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
-        accepted, rest, alpha = self.accept(x_draft, p, q, k, uniform(u_key, (K,)))
+        u = uniform(u_key, (K,))  # [K]
+        n_accepted, rest, alpha = self.accept(drafts.tokens, drafts.p, q, k, u)
         token = sample(rest, sample_key, filters.temperature)
-        tokens = jnp.where(jnp.arange(K + 1) < accepted, jnp.append(x_draft, 0), token)  # [K + 1]
+        is_draft = jnp.arange(K + 1) < n_accepted  # [K + 1]
+        tokens = jnp.where(is_draft, jnp.append(drafts.tokens, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # the next step overwrites those after the new n
-        n_tokens = jnp.where(n < T, accepted + 1, 0)
+        n_tokens = jnp.where(n < T, n_accepted + 1, 0)
         n += n_tokens
-        output = Output(tokens, n_tokens, n, x_draft, k, alpha, jnp.max(logits, axis=-1), draft_peaks)
+        peaks = jnp.max(logits, axis=-1)  # [K + 1]
+        output = Output(tokens, n_tokens, n, drafts.tokens, k, alpha, peaks, drafts.peaks)
         return State(x, n, T, number, draft_cache, target_cache), output
 
-    def propose(self, params, x, n, key, K, cache):  # -> [K], [K, n_vocab], [K], the cache
+    def no_drafts(self, K):
+        """What Step 1 gives if nothing is drafted."""
+        n_vocab = self.networks["target"].hparams["n_vocab"]
+        return Drafts(jnp.zeros(K, jnp.int32), jnp.ones((K, n_vocab)), jnp.zeros(K))
+
+    def propose(self, params, x, n, key, K, cache):  # -> Drafts, the cache
         """drafters.model, on the device. It reads the last two tokens, as it may not have read the one before."""
         draft = self.networks["draft"]
         filters = self.filters["draft"]
         start = jnp.maximum(n - 2, 0)
-        logits, cache = draft.forward(params, lax.dynamic_slice(x, (start,), (2,)), start, cache)  # [2, n_vocab]
+        last_two = lax.dynamic_slice(x, (start,), (2,))  # [2]
+        logits, cache = draft.forward(params, last_two, start, cache)  # [2, n_vocab]
 
         def draw(logits, i):  # [n_vocab] -> id, [n_vocab], the largest
             [p_i] = to_distribution(logits[None], filters)
-            return sample(p_i, jax.random.fold_in(key, i), filters.temperature), p_i, jnp.max(logits)
+            token = sample(p_i, jax.random.fold_in(key, i), filters.temperature)
+            return Drafts(token, p_i, jnp.max(logits))
 
         def draw_and_feed(carry, i):
             logits, cache = carry
             drawn = draw(logits, i)
-            [logits], cache = draft.forward(params, drawn[0][None], n + i, cache)
+            [logits], cache = draft.forward(params, drawn.tokens[None], n + i, cache)
             return (logits, cache), drawn
 
         # After the last token is drawn, the draft is not called any more.
-        (logits, cache), drawn = lax.scan(draw_and_feed, (logits[n - 1 - start], cache), jnp.arange(K - 1))
+        first = logits[n - 1 - start]  # [n_vocab]
+        (logits, cache), drawn = lax.scan(draw_and_feed, (first, cache), jnp.arange(K - 1))
         last = draw(logits, K - 1)
-        tokens, p, peaks = (jnp.append(a, b[None], axis=0) for a, b in zip(drawn, last, strict=True))
-        return tokens, p, peaks, cache
+        return jax.tree.map(lambda some, one_more: jnp.append(some, one_more[None], axis=0), drawn, last), cache
+
+
+def with_cache(drafts, cache):
+    return drafts, cache
+
+
+def loop(step, state, most):
+    """Take steps until all texts are complete, up to `most` -> State, their number, Output [CALLS, ...]."""
+    of_a_step = jax.eval_shape(step, state)[1]
+    outputs = jax.tree.map(lambda a: jnp.zeros((CALLS, *a.shape), a.dtype), of_a_step)
+
+    def is_unfinished(carry):
+        state, i, _ = carry
+        return (i < most) & jnp.any(state.n < state.T)
+
+    def call(carry):
+        state, i, outputs = carry
+        state, output = step(state)
+        outputs = jax.tree.map(lambda all, new: all.at[i].set(new), outputs, output)
+        return state, i + 1, outputs
+
+    return lax.while_loop(is_unfinished, call, (state, jnp.int32(0), outputs))

@@ -137,27 +137,38 @@ class Network:
 def attend(positions, updated, keys, values, q, k, v):
     # [n], a list, [n_head, capacity, d_head] twice, [n_head, n, d_head] thrice -> [n_head, n, d_head]
     """Write k and v at their positions, append these to `updated`, and attend from each q to all keys up to its own."""
-    keys = lax.dynamic_update_slice(keys, k.astype(keys.dtype), (0, positions[0], 0))
-    values = lax.dynamic_update_slice(values, v.astype(values.dtype), (0, positions[0], 0))
+    keys = written(keys, k, positions[0])
+    values = written(values, v, positions[0])
     updated.append((keys, values))
-    multiply = partial(jnp.matmul, preferred_element_type=jnp.float32)
-    scores = multiply(q.astype(keys.dtype), jnp.swapaxes(keys, -1, -2))  # [n_head, n, capacity]
-    seen = jnp.arange(keys.shape[-2]) <= positions[:, None]  # [n, capacity]
-    weights = jax.nn.softmax(jnp.where(seen, scores / math.sqrt(q.shape[-1]), -jnp.inf))  # [n_head, n, capacity]
-    return multiply(weights.astype(values.dtype), values)  # [n_head, n, d_head]
+    scores = product(q, jnp.swapaxes(keys, -1, -2))  # [n_head, n, capacity]
+    scores = scores / math.sqrt(q.shape[-1])
+    capacity = keys.shape[-2]
+    can_see = jnp.arange(capacity) <= positions[:, None]  # [n, capacity]
+    weights = jax.nn.softmax(jnp.where(can_see, scores, -jnp.inf))  # [n_head, n, capacity]
+    return product(weights, values)  # [n_head, n, d_head]
+
+
+def written(cache, new, position):  # [n_head, capacity, d_head], [n_head, n, d_head], a number -> as the first
+    """Write new rows to a cache, from the position on."""
+    return lax.dynamic_update_slice(cache, new.astype(cache.dtype), (0, position, 0))
+
+
+def product(a, b):  # [n_head, n, m], [n_head, m, k] -> [n_head, n, k]
+    """Multiply in b's type, and sum in float32."""
+    return jnp.matmul(a.astype(b.dtype), b, preferred_element_type=jnp.float32)
 
 
 def devices(n: int = 1, flags: str = "JAX") -> list:
     """The first n devices. Raises UserError if there are fewer than the flags ask for, or none."""
     try:
-        found = jax.devices()
+        present = jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter without a message, if a platform is not installed
         platforms = os.environ.get("JAX_PLATFORMS", "")
         raise UserError(f"jax finds no device of JAX_PLATFORMS={platforms} ({first_line(error)}): unset it") from error
-    if len(found) < n:
+    if len(present) < n:
         flag = f"XLA_FLAGS=--xla_force_host_platform_device_count={n}"
-        raise UserError(f"{flags} needs {n} devices, and jax finds {len(found)}; {flag} makes {n} of a CPU")
-    return found[:n]
+        raise UserError(f"{flags} needs {n} devices, and jax finds {len(present)}; {flag} makes {n} of a CPU")
+    return present[:n]
 
 
 # ---- The pass, as CachedNetwork calls it -----------------------------------------------------------------------------
@@ -196,7 +207,9 @@ class JaxPass:
     def feed(self, n_past: int, n: int, n_last=None):  # -> [n_rows or n_last, n_vocab], the position of the first row
         """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL). If padding would
         exceed the context, known tokens are fed once more."""
-        n_rows = min(power_of_two(max(n - n_past, SMALL if n_last == 0 else 1)), self.n_ctx)
+        least = SMALL if n_last == 0 else 1
+        n_rows = power_of_two(max(n - n_past, least))
+        n_rows = min(n_rows, self.n_ctx)
         start = min(n_past, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
         tokens[: n - start] = self.tokens[start:n]
@@ -220,15 +233,20 @@ def cached(network: Network, name: str = "the model") -> CachedNetwork:
 
 # ---- What is compiled ------------------------------------------------------------------------------------------------
 
-kept: list[str] = []  # an entry for each program that was compiled and written to the disk
+
+class Compilations:
+    """Counts the programs that were compiled and written to the disk."""
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, event: str, **details: Any) -> None:
+        if event.endswith("compilation_cache/cache_misses"):
+            self.n += 1
 
 
-def count_kept(event: str, **details: Any) -> None:
-    if event.endswith("compilation_cache/cache_misses"):
-        kept.append(event)
-
-
-jax.monitoring.register_event_listener(count_kept)
+compilations = Compilations()
+jax.monitoring.register_event_listener(compilations)
 
 
 def keep_compiled() -> None:
@@ -244,8 +262,8 @@ def keep_compiled() -> None:
 def compiling(what: str, quiet: bool) -> Iterator[None]:
     """Print how long something took to compile, if it was not on the disk."""
     began = time.perf_counter()
-    n_kept = len(kept)
+    n_before = compilations.n
     yield
-    if len(kept) > n_kept and not quiet:
+    if compilations.n > n_before and not quiet:
         seconds = time.perf_counter() - began
         print(f"compiled {what} in {seconds:.1f} s, which the next run of this length need not", file=sys.stderr)

@@ -23,20 +23,31 @@ def to_distribution(logits, filters: Filters):  # [n, n_vocab] -> [n, n_vocab]
 
     Probabilities are summed in float32, in NumPy in float64: a token on the very edge of the nucleus may differ.
     """
-    temperature, top_k, *_ = filters
-    if temperature == 0:
-        return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
-    if top_k is not None and top_k < logits.shape[-1]:
-        kth = lax.top_k(logits, top_k)[0][:, -1:]  # [n, 1]
-        logits = jnp.where(logits >= kth, logits, -jnp.inf)
-    temperature = min(max(temperature, 2.0**-126), 2.0**126)
-    p = jax.nn.softmax((logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature)  # [n, n_vocab]
-    by_bits = {"top_p": lambda p, top_p, np: p >= nucleus_edge(p, top_p)}
-    for name, keeps in (CUTS | by_bits).items():
-        if getattr(filters, name) is not None:
-            p = jnp.where(keeps(p, getattr(filters, name), jnp), p, 0)
-            p /= jnp.sum(p, axis=-1, keepdims=True)
+    if filters.temperature == 0:
+        likeliest = jnp.argmax(logits, axis=-1)  # [n]
+        return jax.nn.one_hot(likeliest, logits.shape[-1], dtype=logits.dtype)
+    logits = top_k_of(logits, filters.top_k)
+    temperature = min(max(filters.temperature, 2.0**-126), 2.0**126)
+    largest = jnp.max(logits, axis=-1, keepdims=True)  # [n, 1]
+    p = jax.nn.softmax((logits - largest) / temperature)  # [n, n_vocab]
+    for name, keeps in JAX_CUTS.items():
+        value = getattr(filters, name)
+        if value is not None:
+            p = jnp.where(keeps(p, value, jnp), p, 0)
+            p /= sum_of(p)
     return p
+
+
+def top_k_of(logits, top_k: int | None):  # [n, n_vocab] -> [n, n_vocab]
+    """The top_k largest logits of each row; the others become -infinity."""
+    if top_k is None or top_k >= logits.shape[-1]:
+        return logits
+    largest, _ = lax.top_k(logits, top_k)  # [n, top_k]
+    return jnp.where(logits >= largest[:, -1:], logits, -jnp.inf)
+
+
+def sum_of(rows):  # [n, n_vocab] -> [n, 1]
+    return jnp.sum(rows, axis=-1, keepdims=True)
 
 
 def nucleus_edge(p, top_p):  # [n, n_vocab] -> [n, 1]
@@ -45,15 +56,24 @@ def nucleus_edge(p, top_p):  # [n, n_vocab] -> [n, 1]
     Floats that are not negative are ordered as the integers that their bits spell. So the edge's bits are found by
     bisection, the highest first: 31 sums over the row, where sorting it takes several times as long.
     """
-    enough = top_p * jnp.sum(p, axis=-1, keepdims=True)  # [n, 1]
+    enough = top_p * sum_of(p)  # [n, 1]
 
     def set_bit(i, edge):  # [n, 1]
         higher = edge | (1 << (30 - i))
-        above = jnp.where(p >= lax.bitcast_convert_type(higher, jnp.float32), p, 0)  # [n, n_vocab]
-        return jnp.where(jnp.sum(above, axis=-1, keepdims=True) >= enough, higher, edge)
+        above = jnp.where(p >= float_of(higher), p, 0)  # [n, n_vocab]
+        return jnp.where(sum_of(above) >= enough, higher, edge)
 
-    edge = lax.bitcast_convert_type(lax.fori_loop(0, 31, set_bit, jnp.zeros((len(p), 1), jnp.int32)), jnp.float32)
+    zeros = jnp.zeros((len(p), 1), jnp.int32)
+    edge = float_of(lax.fori_loop(0, 31, set_bit, zeros))  # [n, 1]
     return jnp.fmin(edge, jnp.max(p, axis=-1, keepdims=True))  # where top_p is 0, nothing at all would be enough
+
+
+def float_of(bits):  # int32 -> float32
+    return lax.bitcast_convert_type(bits, jnp.float32)
+
+
+# The filters on probabilities, in the order of NumPy's: the edge of the nucleus is found by bits.
+JAX_CUTS = CUTS | {"top_p": lambda p, top_p, np: p >= nucleus_edge(p, top_p)}
 
 
 # ---- From a distribution to a token ----------------------------------------------------------------------------------
@@ -76,9 +96,12 @@ def sample(p, key, temperature: float = 1.0):  # [n_vocab], need not sum to 1 ->
     first, second = jax.random.split(key)
     draw = partial(jax.random.categorical, mode="high")
     width = math.isqrt(len(p) - 1) + 1
-    stretches = jnp.pad(p, (0, width * width - len(p))).reshape(width, width)
-    i = draw(first, jnp.log(jnp.sum(stretches, axis=-1)))
-    return (i * width + draw(second, jnp.log(stretches[i]))).astype(jnp.int32)
+    n_more = width * width - len(p)
+    stretches = jnp.pad(p, (0, n_more)).reshape(width, width)
+    sums = jnp.sum(stretches, axis=-1)  # [width]
+    i = draw(first, jnp.log(sums))
+    j = draw(second, jnp.log(stretches[i]))
+    return (i * width + j).astype(jnp.int32)
 
 
 # ---- Rules of acceptance ---------------------------------------------------------------------------------------------
@@ -98,7 +121,8 @@ def lenient(b: float) -> Callable:
     def accept(x_draft, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
         K = len(x_draft)
         i = jnp.arange(K)  # [K]
-        passed = (u * b * p[i, x_draft] < q[i, x_draft]) & (i < k)  # [K], strict: at u = 0, q = 0 must not pass
+        is_accepted = u * b * p[i, x_draft] < q[i, x_draft]  # [K], strict: at u = 0, q = 0 must not pass
+        passed = is_accepted & (i < k)  # [K]
         n = jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))  # those before the first that does not pass
         alpha = jnp.sum(jnp.minimum(p, q[:K] / b), axis=-1)  # [K]
         return Accepted(n, rest_after(n, k, p, q), alpha)
@@ -110,24 +134,35 @@ def block_by_block(x_draft, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab],
     """rules.block_by_block."""
     K = len(x_draft)
     i = jnp.arange(K)  # [K]
+    w = block_weights(q[i, x_draft] / p[i, x_draft])  # [K + 1], of no draft, of the first, ...
+    before = w[:K]  # [K]
+    weighted = before[:, None] * q[:K]  # [K, n_vocab]
+    s = jnp.sum(jnp.maximum(weighted - p, 0), axis=-1)  # [K], after no draft, after the first, ...
+    h = jnp.where((s > 0) | (before < 1), s / (s + (1 - before)), 1.0)  # [K]
+    of_next = jnp.append(h, 0)[1:]  # [K], of the first draft, ...
+    h = jnp.where(i + 1 < k, of_next, w[1:])  # [K]
+    passed = (u < h) & (i < k)  # [K]
+    n = jnp.max(jnp.where(passed, i + 1, 0), initial=0)
+    overlap = jnp.sum(jnp.minimum(p, weighted), axis=-1)  # [K]
+    alpha = jnp.where(before > 0, overlap / before, 0)  # [K]
+    return Accepted(n, rest_after(n, k, p, w[:, None] * q), alpha)
+
+
+def block_weights(ratios):  # [K] -> [K + 1]
+    """1, and after each draft the product of the ratios so far, never more than 1."""
 
     def times(w, ratio):
         w = jnp.minimum(1.0, w * ratio)
         return w, w
 
-    _, w = lax.scan(times, jnp.float32(1.0), q[i, x_draft] / p[i, x_draft])  # [K]
-    w = jnp.append(jnp.float32(1.0), w)  # [K + 1], of no draft, of the first, ...
-    s = jnp.sum(jnp.maximum(w[:K, None] * q[:K] - p, 0), axis=-1)  # [K], after no draft, after the first, ...
-    h = jnp.where((s > 0) | (w[:K] < 1), s / (s + (1 - w[:K])), 1.0)  # [K]
-    h = jnp.where(i + 1 < k, jnp.append(h, 0)[1:], w[1:])  # [K], of the first draft, ...
-    n = jnp.max(jnp.where((u < h) & (i < k), i + 1, 0), initial=0)
-    overlap = jnp.sum(jnp.minimum(p, w[:K, None] * q[:K]), axis=-1)  # [K]
-    return Accepted(n, rest_after(n, k, p, w[:, None] * q), jnp.where(w[:K] > 0, overlap / w[:K], 0))
+    _, w = lax.scan(times, jnp.float32(1.0), ratios)  # [K]
+    return jnp.append(jnp.float32(1.0), w)
 
 
 def rest_after(n, k, p, q):  # a number twice, [K, n_vocab], [K + 1, n_vocab] -> [n_vocab]
     """max(0, q - p) after a rejection, or q if that is empty by rounding; q if all k drafts are accepted."""
-    p = jnp.where(n < k, jnp.pad(p, ((0, 1), (0, 0)))[n], 0)  # [n_vocab]
+    of_rejected = jnp.pad(p, ((0, 1), (0, 0)))[n]  # [n_vocab]
+    p = jnp.where(n < k, of_rejected, 0)  # [n_vocab]
     residual = jnp.maximum(q[n] - p, 0)  # [n_vocab]
     return jnp.where(jnp.any(residual > 0), residual, q[n])
 

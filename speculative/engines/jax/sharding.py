@@ -17,6 +17,8 @@ rest, which is small, for itself; it also samples, with the same random numbers 
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +38,13 @@ SPLIT_AXIS |= {"attn/c_attn/w": 2, "attn/c_attn/b": 1, "attn/c_proj/w": 0}
 def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
     """n_data copies of the models, each split over n_model neighbouring devices. Raises UserError if there are fewer
     devices, or if a process has none of them."""
-    flags = f"--mesh {n_model}" + (f" --data_parallel {n_data}" if n_data > 1 else "")
-    mesh = Mesh(np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model), ["data", "model"])
-    if len({device.process_index for device in mesh.devices.flat}) < jax.process_count():
+    flags = f"--mesh {n_model}"
+    if n_data > 1:
+        flags += f" --data_parallel {n_data}"
+    grid = np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model)
+    mesh = Mesh(grid, ["data", "model"])
+    processes = {device.process_index for device in mesh.devices.flat}
+    if len(processes) < jax.process_count():
         raise UserError(f"{flags} leaves some processes without a device: --mesh {jax.device_count()} takes all")
     return mesh
 
@@ -51,42 +57,81 @@ def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) ->
     which decides those of the cache and the activations; biases, norms and wpe stay in float32. split: over the devices
     of a model, or all of it on each. Raises UserError if it cannot be split, and if JAX does not take the format.
     """
-    n_head = hparams["n_head"]
     n_devices = mesh.shape["model"]
-    for width in (hparams["n_embd"], hparams.get("n_inner", 4 * hparams["n_embd"])):
-        if split and width % n_devices:
-            raise UserError(f"--mesh {n_devices} cannot split a width of {width}: take a divisor of it")
-    n_padded = -(-n_head // n_devices) * n_devices if split else n_head
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    needs = formats.on_jax(dtype)
+    n_padded = hparams["n_head"]
+    if split:
+        check_widths(hparams, n_devices)
+        n_padded = -(-n_padded // n_devices) * n_devices  # the next multiple
     on_cpu = mesh.devices.flat[0].platform == "cpu"
+    needs = formats.on_jax(dtype)
     computed = jnp.dtype(needs.computed_on_cpu if on_cpu else needs.computed)
-    # On a GPU, XLA multiplies a single row as a vector, by more kernels. Eight rows of float32 take less time than two,
-    # also than five: 3.98, 5.05 and 4.72 ms of 1558M on an H200.
-    least = 1 if on_cpu else SMALL if computed == jnp.float32 else 2
+    placement = Placement(mesh, split, hparams["n_head"], n_padded, needs, computed)
+    return Network(read(placement.convert), hparams, n_padded, computed, mesh, split, least_rows(on_cpu, computed))
 
-    def convert(name, a):
+
+def check_widths(hparams: dict, n_devices: int) -> None:
+    """Raise UserError if a width of the model does not divide into the devices'."""
+    n_embd = hparams["n_embd"]
+    for width in (n_embd, hparams.get("n_inner", 4 * n_embd)):
+        if width % n_devices:
+            raise UserError(f"--mesh {n_devices} cannot split a width of {width}: take a divisor of it")
+
+
+def least_rows(on_cpu: bool, computed: Any) -> int:
+    """Return the number of rows that a call should compute at least.
+
+    On a GPU, XLA multiplies a single row as a vector, by more kernels. Eight rows of float32 take less time than two,
+    also than five: 3.98, 5.05 and 4.72 ms of 1558M on an H200.
+    """
+    if on_cpu:
+        return 1
+    return SMALL if computed == jnp.float32 else 2
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How each parameter of a model gets to its devices."""
+
+    mesh: Mesh
+    split: bool
+    n_head: int
+    n_padded: int  # heads, with those of zeros
+    needs: formats.OnJax  # of the format of the matrices
+    computed: Any  # type of their factors
+
+    @property
+    def everywhere(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def convert(self, name: str, a: np.ndarray) -> Any:
+        """Return a parameter on the devices: a Matrix, or an array of float32."""
         name = re.sub(r"^h\d+/", "", name)
-        axis = SPLIT_AXIS.get(name) if split else None
-        if split:
-            a = pad_heads(name, a, n_head, n_padded)
-        if name != "wte" and not name.endswith("/w"):
-            return put(a, axis)
+        axis = None
+        if self.split:
+            axis = SPLIT_AXIS.get(name)
+            a = pad_heads(name, a, self.n_head, self.n_padded)
+        is_matrix = name == "wte" or name.endswith("/w")
+        return self.matrix(name, a, axis) if is_matrix else self.put(a, axis)
+
+    def matrix(self, name: str, a: np.ndarray, axis: int | None) -> Matrix:
         # The factor of the two c_proj is split already, and the product of c_attn and c_fc stays split.
-        of_input = None if name.endswith("c_proj/w") else everywhere
-        of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else everywhere
+        of_input = None if name.endswith("c_proj/w") else self.everywhere
+        of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else self.everywhere
         scale = None
-        if needs.quantise:
+        if self.needs.quantise:
             axis_in = 1 if name == "wte" else 0  # as x is multiplied by wte.T
-            a, scale = needs.quantise(a, axis_in)
-            scale = put(scale, None if axis in (None, axis_in) else axis - 1)
-        return Matrix(put(a.astype(jnp.dtype(needs.stored)), axis), scale, computed, of_input, of_output)
+            a, scale = self.needs.quantise(a, axis_in)
+            of_scale = None if axis in (None, axis_in) else axis - 1
+            scale = self.put(scale, of_scale)
+        stored = self.put(a.astype(jnp.dtype(self.needs.stored)), axis)
+        return Matrix(stored, scale, self.computed, of_input, of_output)
 
-    def put(a, axis):
-        sharding = everywhere if axis is None else NamedSharding(mesh, PartitionSpec(*[None] * axis, "model"))
-        return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])  # only the parts on this machine
-
-    return Network(read(convert), hparams, n_padded, computed, mesh, split, least)
+    def put(self, a: np.ndarray, axis: int | None) -> Any:
+        """Place an array on the devices, split along an axis, or whole on each."""
+        sharding = self.everywhere
+        if axis is not None:
+            sharding = NamedSharding(self.mesh, PartitionSpec(*[None] * axis, "model"))
+        return jax.make_array_from_callback(a.shape, sharding, a.__getitem__)  # only the parts on this machine
 
 
 def pad_heads(name, a, n_head, n_padded):
@@ -94,7 +139,15 @@ def pad_heads(name, a, n_head, n_padded):
     n_more = n_padded - n_head
     if name.startswith("attn/c_attn"):
         a = a.reshape(*a.shape[:-1], 3, n_head, -1)  # [n_embd, 3, n_head, d_head], or the bias without n_embd
-        return np.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, n_more), (0, 0)])
+        return pad_axis(a, a.ndim - 2, n_more)
     if name == "attn/c_proj/w":
-        return np.pad(a, [(0, n_more * len(a) // n_head), (0, 0)])  # [n_padded*d_head, n_embd]
+        d_head = len(a) // n_head
+        return pad_axis(a, 0, n_more * d_head)  # [n_padded*d_head, n_embd]
     return a
+
+
+def pad_axis(a: np.ndarray, axis: int, n_more: int) -> np.ndarray:
+    """Add zeros at the end of an axis."""
+    widths = [(0, 0)] * a.ndim
+    widths[axis] = (0, n_more)
+    return np.pad(a, widths)
