@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.runs import MODELS, PROMPTS
 from benchmarks.tables import parser_of
-from speculative import load_pair
+from speculative.cli.command import parse
 from speculative.measure.turns import timed_turns
 from speculative.session import Session
 from speculative.support.texts import read_prompts
@@ -68,14 +68,15 @@ class Rounds(NamedTuple):
         return sum(decode.tokens != before.tokens for before, decode in self.pairs())
 
 
-def settings_of(o: argparse.Namespace) -> Iterator[Setting]:
-    """Load the models, and yield the rows. The two formats of the draft model are two pairs."""
-    sizes = {name: getattr(o, name) for name in ("models_dir", "draft_model_size", "target_model_size", "threads")}
-    session = load_pair(**sizes)
+def settings_of(o: argparse.Namespace, prompts: list[str]) -> Iterator[Setting]:
+    """Load the models as main.py does, and yield the rows. The two formats of the draft model are two pairs."""
+    names = ("models_dir", "draft_model_size", "target_model_size", "threads", "n_tokens_to_generate")
+    flags = {name: getattr(o, name) for name in names}
+    session = Session(parse(flags), prompts=prompts)
     yield Setting(AUTOREGRESSIVE, session, AUTOREGRESSIVE)
     yield Setting("default", session)
-    if o.blog:
-        yield Setting("`--draft_dtype float32`, the blog's", load_pair(**sizes, draft_dtype="float32"))
+    blogs = Session(parse(flags | {"draft_dtype": "float32"}), prompts=prompts)
+    yield Setting("`--draft_dtype float32`, the blog's", blogs)
     yield Setting("`--fast`", session.changed(fast=True))
 
 
@@ -108,12 +109,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--target_model_size", default="padded-target", help="target model")
     parser.add_argument("--prompts", default=str(PROMPTS["prose"]), help="a file of prompts")
     parser.add_argument("--n_prompts", type=int, default=20, help="prompts of it, at most")
-    parser.add_argument("--n_tokens", type=int, default=40, help="tokens to generate after each")
+    parser.add_argument("--n_tokens_to_generate", type=int, default=40, help="tokens after each")
     parser.add_argument("--threads", type=int, default=None, help="most threads")
-    parser.add_argument("--no_blog", dest="blog", action="store_false", help="without the row that loads a second pair")
     o = parser.parse_args(argv)
-    rows = measure([*settings_of(o)], read_prompts(o.prompts, o.n_prompts), o.n_tokens)
-    print_row("flags", f"{o.n_tokens} tokens", "times as fast", "tokens a call")
+    prompts = read_prompts(o.prompts, o.n_prompts)
+    rows = measure([*settings_of(o, prompts)], prompts, o.n_tokens_to_generate)
+    print_row("flags", f"{o.n_tokens_to_generate} tokens", "times as fast", "tokens a call")
     print_row("---", "---", "---", "---")
     for row in rows:
         print_row(*row.cells())

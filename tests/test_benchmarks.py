@@ -35,7 +35,7 @@ WORDS = {  # {command: the smallest numbers}
     "blog": "--help",
     "prices": "--n_prompts 1 --n_tokens 6 --costs zen4 --settings model:4 int8/model:auto",
     "start": "--repeats 1 --dtypes int8",
-    "results": "--target_model_size tiny-target --n_prompts 1 --n_tokens 6",
+    "results": "--target_model_size tiny-target --n_prompts 1 --n_tokens_to_generate 6",
     "full_size": "--help",
     "output": "--help",
     "pages": "--help",
