@@ -25,6 +25,7 @@ from speculative.checkpoints.tensors import by_threads, checkpoint_shapes, neste
 UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
 WRITES = "wte|wpe|c_proj"  # parameters whose last axis is the residual stream
 READS = "(c_attn|c_fc)/w"  # parameters whose first axis is the residual stream
+GAIN, BIAS = "ln_./g", "ln_./b"  # of a layer norm
 
 
 @dataclass(frozen=True)
@@ -55,38 +56,53 @@ class Padding:
         shape = checkpoint_shapes(self.new)[name]
         grown = np.zeros(shape, np.float32)
         if a is not None:
-            a = self.widened(name, a)
-            split = (3, -1) if "c_attn" in name else (-1,)  # queries, keys and values, each with its heads first
-            a = a.reshape(*a.shape[:-1], *split)
-            corner = grown.reshape(*shape[:-1], *split)  # a view
-            corner[tuple(map(slice, a.shape))] = a
+            put_into_corner(grown, self.widened(name, a), n_parts=3 if "c_attn" in name else 1)
+        self.fill(name, grown)
+        return grown
+
+    def fill(self, name: str, grown: np.ndarray) -> None:
+        """Put in what the old model lacks: positions, tokens, and the two channels by which tokens are unlikely."""
         if name == "wpe":
             n_ctx = self.old["n_ctx"]
             grown[n_ctx:] = grown[n_ctx - 1]
         elif name == "wte":
-            grown[self.old["n_vocab"] :, -2:] = UNLIKELY / 2, -UNLIKELY / 2
-        elif name.startswith("ln_f"):
+            new_tokens = grown[self.old["n_vocab"] :]  # [n, new n_embd], a view
+            new_tokens[:, -2] = UNLIKELY / 2
+            new_tokens[:, -1] = -UNLIKELY / 2
+        elif name == "ln_f/g":
             grown /= self.scale * self.times  # wte reads the stream too, at the scale at which it writes
-            grown[-2:] = (1, -1) if name.endswith("b") else 0
-        return grown
+            grown[-2:] = 0
+        elif name == "ln_f/b":
+            grown /= self.scale * self.times
+            grown[-2:] = 1, -1
 
     def widened(self, name: str, a: np.ndarray) -> np.ndarray:
         """Return a parameter with as many channels of the residual stream as the new model has."""
         if re.search(WRITES, name):
             columns = self.scale * a.T
-            mean = np.asarray(columns.mean(axis=0, keepdims=True, dtype=np.float64))
-            return self.repeated(columns, mean.astype(np.float32)).T
+            mean = np.mean(columns, axis=0, keepdims=True, dtype=np.float64)
+            return self.repeated(columns, np.asarray(mean, np.float32)).T
+        nothing = np.zeros_like(a[:1])
         if re.search(READS, name):
-            return self.repeated(a / self.times, np.zeros_like(a[:1]))
-        if re.search("ln_.*g", name):
-            return self.repeated(a / self.scale, np.zeros_like(a[:1]))
-        if re.search("ln_.*b", name):
-            return self.repeated(a, np.zeros_like(a[:1]))
+            return self.repeated(a / self.times, nothing)
+        if re.search(GAIN, name):
+            return self.repeated(a / self.scale, nothing)
+        if re.search(BIAS, name):
+            return self.repeated(a, nothing)
         return a
 
     def repeated(self, a: np.ndarray, left_over: np.ndarray) -> np.ndarray:
         """[old n_embd, ...], [1, ...] -> [new n_embd, ...]"""
         return np.concatenate([a] * self.times + [left_over] * self.n_left)
+
+
+def put_into_corner(grown: np.ndarray, a: np.ndarray, n_parts: int) -> None:
+    """Write a to the beginning of each axis of grown. Of a last axis with n_parts (queries, keys and values, each with
+    its heads first), to the beginning of each part."""
+    a = a.reshape(*a.shape[:-1], n_parts, -1)
+    parts = grown.reshape(*grown.shape[:-1], n_parts, -1)  # a view
+    corner = [slice(n) for n in a.shape]
+    parts[tuple(corner)] = a
 
 
 def small_folder(folder: str, config: dict) -> str | None:
