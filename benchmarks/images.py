@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 MAIN = [sys.executable, "main.py", "--demo"]
 MODELS = ["--models_dir", "models"]  # so that no picture and no page holds a path of this machine
 # All that a page says outside the decoded texts, from the top of the page to a height.
-WORDS = """const found = "h1, h2, h3, p:not(.text, #lanes p), li, label, button, summary, dt, th";
+WORDS = """const found = "h1, h2, h3, p:not(.text, .command, #lanes p), li, label, button, summary, dt, th";
     return [...document.querySelectorAll(found)]
     .filter((e) => e.checkVisibility() && e.getBoundingClientRect().bottom < arguments[0])
     .map((e) => e.innerText)"""

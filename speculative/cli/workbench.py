@@ -30,7 +30,6 @@ from speculative.measure.ending import text_of
 from speculative.measure.observe import engine_line
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
 from speculative.measure.run import Run, compare
-from speculative.measure.words import label
 from speculative.options import FIELDS
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -174,8 +173,11 @@ def typed(options: dict) -> dict[str, str]:
 def legend() -> list[list]:
     """Return [origin, drafter or None, explanation] of each origin, and of drafts that have a mark."""
     rows: list[list] = [[origin, None, words] for origin, words in ORIGINS.items()]
-    for name in marks(DRAFTERS):
-        rows.append(["accepted", name, f"proposed by the {label(name)}, accepted by the target"])
+    names_of: dict[str, list[str]] = {}
+    for name, mark in marks(DRAFTERS).items():
+        names_of.setdefault(mark, []).append(name)
+    for names in names_of.values():
+        rows.append(["accepted", names[0], f"proposed by {' or '.join(names)}, accepted by the target"])
     return rows
 
 
