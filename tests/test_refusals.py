@@ -20,7 +20,7 @@ REFUSED = re.findall("^([$>]) (.*)\n(.*)", FILE.read_text(), re.MULTILINE)
 
 
 def written_out(text):
-    text = re.sub(r"(\w)\{(\d+)\}", lambda found: found[1] * int(found[2]), text)
+    text = re.sub(r"(\w)\{(\d+)\}", lambda match: match[1] * int(match[2]), text)
     return text.encode().decode("unicode_escape")
 
 

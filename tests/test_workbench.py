@@ -57,8 +57,8 @@ def ask(client, headers=ORIGIN, **values):
 
 def events(text):
     """A stream of server-sent events -> [(kind, value)]"""
-    found = [re.fullmatch("event: (.*)\ndata: (.*)", part) for part in text.split("\n\n") if part]
-    return [(one[1], json.loads(one[2])) for one in found]
+    matches = [re.fullmatch("event: (.*)\ndata: (.*)", part) for part in text.split("\n\n") if part]
+    return [(match[1], json.loads(match[2])) for match in matches]
 
 
 # ---- The answers -----------------------------------------------------------------------------------------------------
@@ -197,9 +197,9 @@ class Endless:
 async def first(stream, kind):
     """The first event of this kind."""
     while True:
-        for found in events(await asyncio.wait_for(stream.__anext__(), 60)):
-            if found[0] == kind:
-                return found
+        for event in events(await asyncio.wait_for(stream.__anext__(), 60)):
+            if event[0] == kind:
+                return event
 
 
 def test_one_decodes_and_the_others_wait(bench, monkeypatch):

@@ -218,17 +218,20 @@ def application(workbench: Workbench) -> Starlette:
     async def runs(request: Request):
         return JSONResponse([summary(number, run) for number, run in workbench.runs.items()])
 
-    async def run(request: Request):
-        one = workbench.runs.get(request.path_params["number"])
-        if one is None:
+    async def page_or_json(request: Request):
+        run = workbench.runs.get(request.path_params["number"])
+        if run is None:
             raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
-        return HTMLResponse(one.html()) if request.url.path.endswith("page") else JSONResponse(one.document)
+        if request.url.path.endswith("page"):
+            return HTMLResponse(run.html())
+        return JSONResponse(run.document)
 
     routes = [
         Route("/", home),
         Route("/decode", decode, methods=["POST"]),
         Route("/runs", runs),
-        *(Route(f"/runs/{{number:int}}/{kind}", run) for kind in ("page", "json")),
+        Route("/runs/{number:int}/page", page_or_json),
+        Route("/runs/{number:int}/json", page_or_json),
     ]
     return Starlette(routes=routes, middleware=[Middleware(OnlyThisMachine)], max_body_size=MOST_BYTES)
 
