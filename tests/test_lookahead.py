@@ -1,14 +1,18 @@
 """K that chooses itself, on a clock that only moves when a draft or the target says how long it took."""
 
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import decoded
+from tiny import decoded, plant
 
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import always
-from speculative.lookahead import WINDOW_ROWS, AutoK
+from speculative.lookahead import WINDOW_ROWS, Acceptance, AutoK, Stopping
 from speculative.measure.replay import Clock, Known, Prices, Replay, ReplayedText
 from speculative.sampling import NOTHING, speculative_sampling
 
@@ -183,3 +187,108 @@ def test_costs_are_measured_within_the_context(n_ctx):
     auto.measure(target, [draft], np.array(PROMPT), n_ctx)
     assert auto.is_measured
     assert n_ctx - max(WINDOW_ROWS) <= max(lengths) <= n_ctx
+
+
+def test_decodes_in_several_threads_share_what_is_learned():
+    """A switch between threads at every chance: nothing is changed while another thread reads it."""
+    world = {"right": accepted_with(0.8)}
+    auto = AutoK([0.6])
+    simulate(1, auto=auto, **world)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            texts = [pool.submit(decode, auto, **world) for _ in range(8)]
+            assert {tuple(text.result()) for text in texts} == {tuple((i + 1) % 5 for i in range(100))}
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def decode(auto, **world):
+    """-> the 100 tokens of a decode whose costs are known."""
+    one = Simulation(100, **world)
+    draft = auto.drafter_of([one.draft], one)
+    return decoded(speculative_sampling(PROMPT, draft, one, 100, auto.K_max, np.random.default_rng(0)))
+
+
+# ---- Mistakes that must show -----------------------------------------------------------------------------------------
+
+
+def close_to_the_best(**world):
+    best = min(simulate(300, K, **world)[0] for K in (0, 1, 2, 4, 8, 12))
+    return simulate(300, **world)[0] <= 1.06 * best
+
+
+def costs_little():
+    return all(simulate(300, **world)[0] <= 1.04 * simulate(300, 0, **world)[0] + 2 for world in USELESS)
+
+
+def catches_up():
+    world = {"right": lambda place: (place // 128) % 2 == 0, "catch_up": 0.02}
+    return simulate(600, **world)[0] <= 1.03 * min(simulate(600, K, **world)[0] for K in (0, 1, 2, 4, 8, 12))
+
+
+def adapts_to_speed():
+    world = {"right": accepted_with(0.8), "row": 0.75}
+    auto = AutoK([0.6])
+    simulate(1, auto=auto, **world)
+    slowed = simulate(300, auto=auto, noise=lambda: 4, **world)[0]
+    return slowed <= 4 * 1.06 * simulate(300, 1, **world)[0]
+
+
+def ends_the_text():
+    """A draft that ends the text saves half a call; before that this draft does not pay."""
+    record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), token_seconds=SimpleNamespace(usual=0.1))
+    pays = [Stopping(record, lambda rows: 1 + 0.75 * (rows - 1), 1.0, k).pays() for k in (0, 1, 2, 40)]
+    return pays == [False, True, False, False]
+
+
+def learns_from_margins():
+    """Sure drafts are accepted, and unsure ones are rejected, after which drafts are not tested."""
+    known = Acceptance(0.6)
+    for _ in range(40):
+        known.learn([3.0, 0.1, 3.0], 1)
+    return known.chance(3.0) > 0.9 and known.chance(0.1) < 0.6 and 0.45 < known.mean < 0.55
+
+
+def sure_ones_first():
+    """A drafter that is unsure leaves the place to the next."""
+    one = Simulation(99, always)
+    auto = AutoK([2.0, 0.6], one.clock)
+    auto.measure(one, [one.draft] * 2, np.array(PROMPT), 999)
+    asked = []
+    auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)(PROMPT, 4)
+    return asked == [4]
+
+
+IN_BETWEEN = partial(close_to_the_best, right=accepted_with(0.8), row=0.04)
+DEAR_ROWS = partial(close_to_the_best, right=accepted_with(0.3), row=0.75)
+PLANTED = [
+    # (check, where, what stands there, what stands there by mistake)
+    (learns_from_margins, "lookahead:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
+    (learns_from_margins, "lookahead:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
+    (learns_from_margins, "lookahead:Acceptance.chance", "-margin", "-1"),
+    (learns_from_margins, "lookahead:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
+    (IN_BETWEEN, "lookahead:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
+    (DEAR_ROWS, "lookahead:Stopping.cost", "self.window(n + 1)", "self.window(1)"),
+    (DEAR_ROWS, "lookahead:Stopping.pays", "self.acceptance.mean * ", ""),
+    (ends_the_text, "lookahead:Stopping.pays", " or self.pays_to_the_end()", ""),
+    (ends_the_text, "lookahead:Stopping.pays_to_the_end", "/ 2", "* 9"),
+    (costs_little, "lookahead:DrafterRecord.is_due", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
+    (costs_little, "lookahead:AutoK.learn", "record.idle_seconds = 0.0", "pass"),
+    (catches_up, "lookahead:DrafterRecord.is_due", " + n_unread * self.reading_seconds", " + 40 * n_unread"),
+    (catches_up, "lookahead:DrafterRecord.learn_seconds", "n_unread > 2", "n_unread > 2000"),
+    (adapts_to_speed, "lookahead:WindowCosts.learn", "self.slowdown.add", "abs"),
+    (sure_ones_first, "lookahead:DrafterRecord.is_unsure", "< self.scale", "< 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("check", {row[0]: None for row in PLANTED}, ids=str)
+def test_what_the_planted_mistakes_break_holds(check):
+    assert check()
+
+
+@pytest.mark.parametrize(("check", "place", "old", "new"), PLANTED)
+def test_a_planted_mistake_shows(monkeypatch, check, place, old, new):
+    plant(monkeypatch, place, old, new)
+    assert not check()

@@ -11,8 +11,9 @@ from tiny import counting_target, decoded, one_hot, refusal
 from gpt2 import softmax
 from speculative.drafters import DRAFTERS
 from speculative.explain import RecordedRandom, rebuilt_tests
-from speculative.rules import parse_rule
+from speculative.rules import as_rule, parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
+from speculative.support.names import split
 
 RNG = np.random.default_rng
 LAST = 1 - 2**-53  # the largest number that a generator gives
@@ -65,6 +66,117 @@ def test_a_draft_whose_p_is_0_is_one_clear_error(accept):
     p = one_hot(1, 1)
     line = "the drafter proposed token 2, whose p is 0: the token must be drawn from p"
     assert refusal(parse_rule(accept).accept, Proposal([1, 2], p), one_hot(1, 2, 1), RNG(0)) == line
+
+
+# ---- What a drafter and a model must return ----------------------------------------------------------------------------
+
+
+def counting(n_rows=None, as_logits=False, dtype=np.float32, made=np.asarray):
+    """A target that returns this many rows, by default a row for each token of x."""
+
+    def model(x, n_last=1):
+        rows = counting_target(x, len(x)).astype(dtype)
+        rows = rows[len(rows) - (n_rows or len(x)) :]
+        return made(50 * rows - 25 if as_logits else rows)
+
+    return model
+
+
+def model_as_drafter(x, n_last=1):
+    return counting_target(x, max(1, n_last))
+
+
+def right_drafts(x, k):
+    tokens = [(int(x[-1]) + 1 + i) % 7 for i in range(k)]
+    return Proposal(tokens, [*one_hot(*tokens)])
+
+
+def test_a_target_that_returns_all_rows_is_cut():
+    """As the blog's and picoGPT's models do."""
+    for target in (counting_target, counting()):
+        assert decoded(autoregressive_sampling([0], target, 9, RNG(0))) == [1, 2, 3, 4, 5, 6, 0, 1, 2]
+        steps = [*speculative_sampling([0], right_drafts, target, 9, 3, RNG(0))]
+        assert decoded(steps) == [1, 2, 3, 4, 5, 6, 0, 1, 2]
+        assert [step.n_accepted for step in steps] == [3, 3, 0]
+
+
+ROWS = "has to return a float array [3, n_vocab]"
+UNFIT = [
+    # (drafter, target, what is said)
+    (right_drafts, counting(n_rows=1), f"the model returned float32[1, 7]: model(x, n_last=3) {ROWS}"),
+    (right_drafts, counting(dtype=int), f"the model returned int64[3, 7]: model(x, n_last=3) {ROWS}"),
+    (right_drafts, counting(made=np.ndarray.tolist), f"the model returned list: model(x, n_last=3) {ROWS}"),
+    (right_drafts, counting(made=lambda rows: rows[0]), f"the model returned float32[7]: model(x, n_last=3) {ROWS}"),
+    (right_drafts, counting(as_logits=True), "not distributions, perhaps logits: softmax makes them so"),
+    (right_drafts, lambda x, n_last: counting_target(x, n_last) * np.nan, "not distributions"),
+    (
+        model_as_drafter,
+        counting(),
+        "the drafter returned ndarray: draft(x, k) has to return a Proposal(tokens, p), and",
+    ),
+    (lambda x, k: ([1], one_hot(1)), counting(), "the drafter returned tuple: draft(x, k) has to return a Proposal"),
+    (lambda x, k: Proposal([1, 2], one_hot(1)), counting(), "the drafter returned 2 tokens and 1 rows of p: each"),
+]
+
+
+@pytest.mark.parametrize(("draft", "target", "said"), UNFIT, ids=range(len(UNFIT)))
+def test_what_cannot_be_used_is_one_line_that_says_what_is_expected(draft, target, said):
+    assert said in refusal(list, speculative_sampling([0, 1, 2], draft, target, 9, 2, RNG(0)))
+
+
+@pytest.mark.parametrize("K", [0, 2])
+def test_a_rule_gets_arrays(K):
+    def accept(proposal, q, rng):
+        assert (proposal.tokens.shape, proposal.tokens.dtype.kind) == ((len(proposal.tokens),), "i")
+        assert proposal.p.shape == (len(proposal.tokens), 7)
+        return [*proposal.tokens, int(np.argmax(q[-1]))]
+
+    steps = [*speculative_sampling([0], right_drafts, counting(), 9, K, RNG(0), as_rule(accept).accept)]
+    assert decoded(steps) == [1, 2, 3, 4, 5, 6, 0, 1, 2]
+    assert {type(token) for step in steps for token in step.tokens} == {int}
+
+
+# ---- The names of rules ----------------------------------------------------------------------------------------------
+
+
+def test_names_are_split_at_plus_and_slash_except_in_an_argument():
+    assert split("int8/file:a/b.txt+model") == [[("int8", "")], [("file", "a/b.txt"), ("model", "")]]
+    assert split("a+b/c") == [[("a", ""), ("b", "")], [("c", "")]]
+    assert [str(name) for level in split("a:1/2+b") for name in level] == ["a:1/2", "b"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token:1",
+        "lenient",
+        "lenient:",
+        "lenient:0",
+        "lenient:nan",
+        "typical:1",
+        "token+block",
+        "block/token",
+        ":0.5",
+        "",
+    ],
+)
+def test_a_rule_that_is_none_is_refused(text):
+    assert "lenient:B, B from 1e-06 to 1; typical:E, E from 1e-06 to 0.999999; not " in refusal(parse_rule, text)
+
+
+def test_a_draft_is_matched_with_the_chance_that_the_target_gives_it():
+    """Rejected, it is replaced by another token: the target's own sample is that token, or the draft."""
+    p, q = (np.array([row], np.float32) for row in ([0.5, 0.25, 0.25], [0.25, 0.5, 0.25]))
+    rule = parse_rule("match")
+    rows = np.concatenate([q, q])
+    for j in range(3):
+        proposal = Proposal([j], p)
+        assert rule.accept(proposal, rows, scripted(q[0, j] - 1e-6, 0.0)) == [j, 0]
+        rejected = rule.judge(proposal, rows, iter([float(q[0, j])]))
+        np.testing.assert_allclose(
+            rejected.rest, np.delete(q[0], j).sum() ** -1 * q[0] * (np.arange(3) != j), rtol=1e-6
+        )
+        assert rule.chances(Step([j, 0], proposal, rows)) == [pytest.approx(float(p[0] @ q[0]))]
 
 
 # ---- The tests, rebuilt afterwards -----------------------------------------------------------------------------------
