@@ -1,7 +1,6 @@
 """At a terminal: texts appear as they are decoded, in colour; a session has Tab, a history and its own commands."""
 
 import os
-import pty
 import re
 import select
 import subprocess
@@ -15,6 +14,7 @@ from speculative.cli.line_editor import completions, history_file
 from speculative.options import FIELDS
 
 pytest.importorskip("readline")
+pty = pytest.importorskip("pty")  # which Windows lacks
 TIMEOUT = 60  # seconds; of a test that fails
 
 
