@@ -7,7 +7,8 @@ from speculative.measure.record import Comparison, Counts, Times
 from speculative.steps import TextStep
 
 NOISE = 0.05  # share of a time; on a machine at rest smaller differences may be chance
-DISAGREE = 0.5  # share; if the measured speedup and its account are farther apart, one of them is wrong
+DISAGREE = 0.5  # share; on a machine at rest, a measured speedup and an account farther apart cannot both be right
+DISAGREE_LEAST = 0.2  # share; the same on a machine that is never at rest
 DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the times
 MIN_ITERATIONS = 5  # to find that they disagree
 
@@ -46,7 +47,7 @@ def reason_to_doubt(counts: Counts, times: Times, comparison: Comparison, spread
     if spread and account.mean_beta < 1 - NOISE:
         return "calls of the target with several tokens took less time than calls with one"
     apart = without / account.account_blog
-    limit = 1 + DISAGREE / (spread or 1)
+    limit = 1 + max(DISAGREE_LEAST, DISAGREE / (spread or 1))
     if counts.iterations >= MIN_ITERATIONS and not 1 / limit < apart < limit:
         return f"the times of single calls say {account.account_blog:.2f}"
     return None
