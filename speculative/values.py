@@ -43,10 +43,13 @@ def without_escapes(typed: str) -> str:
     return re.sub(r"\\(\\?)([nt])", lambda match: "\\" + match[2] if match[1] else meant[match[2]], typed)
 
 
+SWITCH = {"True": True, "on": True, "False": False, "off": False}  # what is typed -> the value
+
+
 def switch(value: Any) -> bool:
-    if str(value) not in ("True", "False"):
-        raise ValueError("given without a value")
-    return str(value) == "True"
+    if str(value) not in SWITCH:
+        raise ValueError("on or off, or given without a value")
+    return SWITCH[str(value)]
 
 
 def whole(least: int, most: int = LARGEST, more: str = "") -> Callable[[Any], int]:

@@ -88,6 +88,7 @@ def test_a_text_stays_as_it_was_typed(value):
         ([""], {"prompt": ""}),
         ("Hello", {"prompt": "Hello"}),
         ("--quiet True --demo=False", {"quiet": True}),
+        ("--quiet on --demo=off --stream off", {"quiet": True}),
         ("--n-samples 3 --quiet --K 7", {"n_samples": 3, "quiet": True, "K": 7}),
         ("--serve", {"serve": 8000}),
         ("--serve 9000 --temperature 1.", {"serve": 9000, "temperature": 1.0}),

@@ -112,6 +112,7 @@ def test_an_empty_histfile_keeps_no_history(monkeypatch):
         ("/K 4 ", "/q", ["/quiet ", "/quit "]),
         ("/K ", "a", ["auto "]),
         ("/K 4 /only ", "s", ["speculative "]),
+        ("/fast ", "o", ["on ", "off "]),
         ("/accept=", "lenient", ["lenient:0.5 "]),
         ("It was ", "a", []),
         ("", "the", []),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from speculative.cli.choices import CHOICES
 from speculative.cli.help import COMMANDS
+from speculative.cli.words import SWITCHES
 from speculative.options import FIELDS
 from speculative.support.files import cache_home
 
@@ -43,7 +44,8 @@ def completions(before: str, word: str) -> Sequence[str]:
     if word.startswith("/"):
         typed = slash_words()
     elif words and words[-1].startswith("/"):
-        typed = CHOICES.get(words[-1].removeprefix("/"), [])
+        name = words[-1].removeprefix("/")
+        typed = ["on", "off"] if name in SWITCHES else CHOICES.get(name, [])
     else:
         typed = []
     return [f"{name} " for name in typed if name.startswith(word)]

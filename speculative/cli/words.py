@@ -9,7 +9,7 @@ from typing import NamedTuple
 from speculative.options import FIELDS, SHORT
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.synonyms import OPTIONS, unknown_option
-from speculative.values import switch, without_escapes
+from speculative.values import SWITCH, switch, without_escapes
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
@@ -91,7 +91,7 @@ def short_flag(word: str) -> Flag:
 def following(name: str, rest: deque[str]) -> str:
     """Take the value of an option from the words after it. Raises UserError."""
     next_word = rest[0] if rest else "--"
-    if next_word in ("True", "False") or (name not in SWITCHES and not is_flag(next_word)):
+    if next_word in SWITCH or (name not in SWITCHES and not is_flag(next_word)):
         return rest.popleft()
     if name in WITHOUT_VALUE:
         return "True"

@@ -53,10 +53,8 @@ LABELS = {  # of the options that the form has; none of them names a file
 }
 MENUS = {"drafter": CHOICES["drafter"], "accept": CHOICES["accept"], "fast": ["off", "on"]}
 NAMES = ("prompt", *LABELS)  # of the texts in a request
-SWITCH = {"off": False, "on": True}
 READ = {  # from the text of a field, as as_typed writes it, to an option
     "stop": lambda line: [*map(without_escapes, line.split(STOP))],
-    "fast": lambda text: SWITCH.get(text, text),
 }
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
