@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from speculative.cli.help import COMMANDS, in_words, session_help
 from speculative.cli.line_editor import editing
 from speculative.cli.outcome import show_ending
-from speculative.cli.words import WITHOUT_VALUE, Given
+from speculative.cli.words import DASHES, WITHOUT_VALUE, Given
 from speculative.measure.record import RunRecord
 from speculative.options import FIELDS, SHORT
 from speculative.session import Session
@@ -93,7 +93,7 @@ def talk(conversation: Conversation) -> None:
 
 def check_prompt(line: str) -> None:
     """Raise UserError if a line seems to be options instead of a prompt."""
-    flag = re.match(r"--?(\w+)(\s|=|$)", line)
+    flag = re.match(rf"[-{DASHES}]-?(\w+)(\s|=|$)", line)
     if flag and flag[1] in {*FIELDS, *SHORT}:
         raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
 

@@ -7,11 +7,12 @@ from speculative.support.errors import UserError, did_you_mean
 
 OPTIONS = {  # an option -> its names elsewhere
     "K": "lookahead gamma num_draft_tokens num_speculative_tokens num_assistant_tokens draft_max spec_draft_n_max",
-    "n_tokens_to_generate": "max_tokens max_new_tokens num_tokens n_tokens tokens length max_length n_predict",
+    "n_tokens_to_generate": "max_tokens max_new_tokens num_tokens n_tokens tokens length max_length n_predict n",
     "target_model_size": "model m model_size target target_model",
     "draft_model_size": "draft_model md model_draft assistant_model draft",
-    "temperature": "temp T",
-    "prompt": "text input",
+    "temperature": "temp T t",
+    "seed": "s",
+    "prompt": "text input p",
     "prompt_file": "file f",
     "threads": "n_threads num_threads",
     "interactive": "chat i",
