@@ -13,7 +13,8 @@ import pytest
 from test_screens import type_in
 from tiny import refusal
 
-from speculative import load_pair
+from speculative import __main__, load_pair
+from speculative.cli import words
 
 FILE = Path(__file__).with_name("refusals.txt")
 REFUSED = re.findall("^([$>]) (.*)\n(.*)", FILE.read_text(), re.MULTILINE)
@@ -88,3 +89,7 @@ def test_python_is_refused_in_its_own_words(call, said, pair):
     line = refusal(call, pair)
     assert said in line
     assert "--" not in line
+
+
+def test_the_commands_that_a_mistyped_one_gets_are_those_that_there_are():
+    assert {*words.COMMANDS} == {*__main__.COMMANDS}

@@ -14,7 +14,7 @@ from speculative.values import SWITCH, switch, without_escapes
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # an editor puts them in the place of - and --
-COMMANDS = ("law",)  # of python -m speculative
+COMMANDS = ("law", "page")  # of python -m speculative
 QUESTIONS = ("help", "version")  # flags that are not options of a run
 TEXTS = {"prompt": "prompt", "stop": "stop text"}  # options whose value is a text -> what it is called
 LONG = {*FIELDS, *" ".join(OPTIONS.values()).split()} - {*SHORT}  # names of an option, not of its letter
