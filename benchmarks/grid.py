@@ -66,7 +66,7 @@ def wanted_runs(o) -> list[Wanted]:
                 of_run = runs.Setting(drafter, K, temperature, top_p, accept, repeat)
                 of_repeat.append(Wanted(of_run, domain, prompt))
         order = np.random.default_rng(repeat).permutation(len(of_repeat))
-        every += [of_repeat[i] for i in order]
+        every += [of_repeat[place] for place in order]
     return every
 
 

@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 MAIN = [sys.executable, "main.py", "--demo"]
 MODELS = ["--models_dir", "models"]  # so that no picture and no page holds a path of this machine
 # All that a page says outside the decoded texts, from the top of the page to a height.
-WORDS = """const found = "h1, h2, h3, p:not(.text, .command, #lanes p), li, label, button, summary, dt, th";
-    return [...document.querySelectorAll(found)]
+WORDS = """const selector = "h1, h2, h3, p:not(.text, .command, #lanes p), li, label, button, summary, dt, th";
+    return [...document.querySelectorAll(selector)]
     .filter((e) => e.checkVisibility() && e.getBoundingClientRect().bottom < arguments[0])
     .map((e) => e.innerText)"""
 
@@ -38,17 +38,17 @@ def terminal(path: Path) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    shown = []
+    written = []  # bytes
 
     def keep(terminal: int) -> bytes:
-        shown.append(os.read(terminal, 2**16))
-        return shown[-1]
+        written.append(os.read(terminal, 2**16))
+        return written[-1]
 
     os.environ["COLUMNS"] = "100"
     if status := pty.spawn(["sh", "-c", f"cd {ROOT} && {shlex.join([*MAIN, *MODELS])} 2> /dev/null"], keep):
         raise UserError(f"main.py --demo ended with status {status}")
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(b"".join(shown).decode().replace("\r\n", "\n").strip("\n")))
+    console.print(Text.from_ansi(b"".join(written).decode().replace("\r\n", "\n").strip("\n")))
     console.save_svg(str(path), title="python main.py --demo")
 
 

@@ -98,6 +98,30 @@ def test_the_race_is_the_run_on_one_time_axis(pair, how):
     assert ("level" in {call["kind"] for call in data["lanes"]["speculative"]["calls"]}) == ("drafter" in how)
 
 
+def takes_all(proposal, q, rng):
+    return [*proposal.tokens, 0]
+
+
+TRUE = [  # options -> a part of the page, and what is said there
+    ({"accept": takes_all, "temperature": 1}, "The rule takes_all is a function of yours, whose tests are not known."),
+    ({"drafter": "heads"}, {"draft", "target"}),
+    ({"drafter": "ngram"}, {"draft", "target"}),
+    ({"drafter": "int8/model", "K": (6, 2)}, {"draft", "level", "target"}),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), TRUE, ids=str)
+def test_the_captions_of_a_page_are_true(pair, options, said):
+    """Of a rule without tests, of the kinds of calls, and of the marks of drafters."""
+    data = page_data(from_json(run_of(pair, **options)))
+    if isinstance(said, str):
+        assert data["rule"]["no_tests"] == said
+    else:
+        assert {call["kind"] for call in data["lanes"]["speculative"]["calls"]} == said
+    swatches = [(origin, data["marks"].get(drafter)) for origin, drafter, _ in data["legend"]]
+    assert len({*swatches}) == len(swatches)
+
+
 COMMANDS = [  # options -> words of the page's command, which has no others but those of the bundled pair
     ({}, ""),
     ({"K": 7, "temperature": 0.5, "stop": ("a b", "c")}, "--K 7 --temperature 0.5 --stop 'a b' --stop c"),

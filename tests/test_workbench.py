@@ -16,13 +16,15 @@ from speculative.checkpoints import download
 from speculative.cli import workbench
 from speculative.cli.command import parse
 from speculative.decoding import DECODERS
+from speculative.drafters import DRAFTERS
+from speculative.measure.page import marks
 from speculative.measure.run import compare
 from speculative.measure.turns import timed_turns
 from speculative.options import FIELDS
 from speculative.session import Session
 
 pytest.importorskip("uvicorn")
-from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application, serve
+from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application, legend, serve
 
 ADDRESS = "127.0.0.1:8000"
 ORIGIN = {"origin": f"http://{ADDRESS}"}
@@ -231,3 +233,8 @@ def test_a_port_that_is_taken(pair):
     with socket.create_server(("127.0.0.1", 0)) as other:
         line = refusal(serve, pair, other.getsockname()[1])
     assert re.fullmatch("cannot serve at port [0-9]+: .*; --serve 0 takes a free one", line)
+
+
+def test_each_mark_of_a_drafter_has_a_key():
+    letters = marks(DRAFTERS)
+    assert {letters[drafter] for _, drafter, _ in legend() if drafter} == {*letters.values()} == {"c", "h", "l", "n"}

@@ -17,7 +17,7 @@ from speculative.measure.page import ORIGINS, page
 from speculative.measure.record import RunRecord
 from speculative.measure.run import check_files
 from speculative.measure.turns import Record
-from speculative.measure.words import duration
+from speculative.measure.words import duration, times
 from speculative.options import Options
 from speculative.plan import make_plan, spelled_out
 from speculative.session import Session, models_of
@@ -138,10 +138,10 @@ def show_iterations(record: RunRecord) -> None:
     rows = []
     for number, step in enumerate(record.speculative.iterations, start=1):
         accepted = f"{step.accepted} of {step.drafted}"
-        times = [duration(step.drafting), duration(step.scoring)]
+        seconds = [duration(step.drafting), duration(step.scoring)]
         chances = [f"{chance:.2f}" for chance in step.alpha]
         text = repr(step.text).translate(PRINTABLE)
-        rows.append([str(number), accepted, *times, " ".join(chances), text])
+        rows.append([str(number), accepted, *seconds, " ".join(chances), text])
     show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
 
 
@@ -157,8 +157,8 @@ def show_figures(record: RunRecord) -> None:
 def show_predictions(grid: tables.Grid) -> None:
     rows = []
     for K, beta, *speedups in grid.rows:
-        known = f"{beta:.2f}" if beta else ""
-        rows.append([K, known, *(f"{speedup:.2f}x" for speedup in speedups)])
+        cost = f"{beta:.2f}" if beta else ""
+        rows.append([K, cost, *map(times, speedups)])
     show_table(("K", "β", *(f"predicted, {name}" for name in grid.drafters)), rows)
 
 

@@ -16,11 +16,11 @@ def close_ups(record: RunRecord, steps: Sequence[Placed]) -> list[dict]:
     """Return what the page shows of each step of the speculative decoder."""
     names = {token: text.translate(VISIBLE) for token, text in record.vocabulary.items()}
     before = record.prompts[0].text
-    shown = []
+    cards = []
     for placed in steps:
-        shown.append(close_up(placed, before, record.rule, names))
+        cards.append(close_up(placed, before, record.rule, names))
         before += placed.step.text
-    return shown
+    return cards
 
 
 def opening(steps: Sequence[Placed]) -> int:

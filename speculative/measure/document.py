@@ -144,11 +144,11 @@ def build(kind: Any, value: Any) -> Any:
 def build_dataclass(kind: Any, values: Mapping[str, Any]) -> Any:
     """Return an object of a dataclass. Unknown keys are left out; those with a default may be missing."""
     types = get_type_hints(kind)
-    known = {}
+    parts = {}
     for f in fields(kind):
         if f.name in values:
-            known[f.name] = build(types[f.name], values[f.name])
-    return kind(**known)
+            parts[f.name] = build(types[f.name], values[f.name])
+    return kind(**parts)
 
 
 def build_dict(key: type, content: Any, values: Mapping[str, Any]) -> dict[Any, Any]:
