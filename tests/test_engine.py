@@ -28,6 +28,7 @@ if not library.library():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
 from speculative.engines.c import forward, layout, threads
+from speculative.engines.c.engine import CEngine
 from speculative.engines.c.forward import CompiledPass
 
 N_CTX = 250  # three chunks, of which each is several groups of rows
@@ -484,6 +485,12 @@ def check(done):
     ours = python("main.py", "--demo", "--target_model_size=tiny-target", "--quiet")
     found, expected = (re.findall(r"^Text = .*?(?=\n\w|\n\.|\Z)", one.stdout, re.S | re.M) for one in (done, ours))
     assert len({text.strip() for text in found + expected}) == 1, (found, expected)
+
+
+def test_int8_is_fast_where_an_instruction_multiplies_bytes():
+    """The library says so itself; the name of its instructions is for people."""
+    name = library.library().instructions().decode()
+    assert CEngine(1).has_fast_int8() == name.endswith(("VNNI", "NEON"))
 
 
 X86 = {  # the flag, and the instructions that it needs

@@ -44,7 +44,7 @@ class CEngine(Engine):
         """It takes all plans."""
 
     def has_fast_int8(self) -> bool:  # without an instruction that multiplies bytes 9 rows cost as much as in float32
-        return any(name in self.words() for name in ("VNNI", "NEON"))
+        return bool(library().multiplies_bytes())
 
     def kernel_words(self, network: Any) -> tuple[str, str] | None:
         if not isinstance(network, CachedNetwork):  # but a user's function

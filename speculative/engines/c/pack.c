@@ -113,3 +113,7 @@ const char *instructions(void) {  // that the loops are compiled for
   if (V == 8) return PAIRS ? "AVX2" : "AVX2 with VNNI";
   return EXCESS ? "SSE" : ROWS == 10 ? "NEON" : "plain C";
 }
+
+int multiplies_bytes(void) {  // whether an instruction does: then a row in int8 costs less than in float32
+  return !PAIRS && (V >= 8 || ROWS == 10);
+}
