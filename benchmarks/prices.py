@@ -78,6 +78,9 @@ class PricedLoops(PythonLoops):
         model.call = priced
         return model
 
+    def call_seconds(self, role: str, x, n_rows: int) -> float:
+        return self.costs[role](n_rows)
+
 
 def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> float:
     drafter, K = setting.rsplit(":", 1)

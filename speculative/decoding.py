@@ -4,16 +4,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from speculative import drafters
 from speculative.blog.encoder import Encoder, StreamDecoder
+from speculative.drafters.base import DrafterSpec
 from speculative.engines.model import Call, join
 from speculative.explain import RecordedRandom, explain_step
 from speculative.loading import Models
-from speculative.lookahead import AutoK
+from speculative.lookahead import WINDOW_ROWS, AutoK
 from speculative.plan import Plan
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.steps import Served, TextStep, origins_of
@@ -23,6 +25,7 @@ from speculative.trees import Tree, TreeInTheLoop, path_of
 DECODERS = ("autoregressive", "speculative")
 READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
+N_DRAFTS = 4  # draft tokens that are timed together
 
 
 class Loops(Protocol):
@@ -84,17 +87,44 @@ class PythonLoops:
 
     def measure(self, x) -> None:  # [n]
         """Time the drafts of each level, innermost first: a draft token's cost depends on the K of the level inside."""
-        x = np.asarray(x)[-N_COST_TOKENS:]  # [n]
+        n = min(N_COST_TOKENS, max(1, self.n_ctx - max(WINDOW_ROWS)))  # which leaves room for windows
+        x = np.asarray(x)[-n:]  # [n]
         unknown = [depth for depth, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.is_measured]
         with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
             for depth in reversed(unknown):
-                drafts = self.drafter(np.random.default_rng(0), depth).parts
-                self.lookaheads[depth].measure(self.target_of(depth), drafts, x, self.n_ctx)
+                self.measure_level(depth, x)
                 bar.update(1)
 
-    def target_of(self, depth: int) -> Any:
-        """The model for which the level of this depth drafts: the target, or the model of the level before."""
-        return self.model(self.plan.levels[depth - 1][0].roles[0] if depth else "target")
+    def measure_level(self, depth: int, x) -> None:  # [n]
+        """Estimate the costs of the level of this depth, in a small part of the time that a decode takes."""
+        role = self.plan.levels[depth - 1][0].roles[0] if depth else "target"  # the model for which the level drafts
+        drafts = self.drafter(np.random.default_rng(0), depth).parts
+        draft_seconds = []
+        for spec, draft in zip(self.plan.levels[depth], drafts, strict=True):
+            draft_seconds.append(partial(self.draft_seconds, depth, spec, draft, x))
+        self.lookaheads[depth].measure(partial(self.call_seconds, role, x), draft_seconds, self.n_ctx - len(x))
+
+    def call_seconds(self, role: str, x, n_rows: int) -> float:  # x [n]
+        """The seconds of a call of a model for so many rows after the text x."""
+        if role in self.plan.networks:
+            return self.models.engine.window_seconds(self.models[role], x, n_rows)
+        began = time.perf_counter()
+        self.model(role)([*x, *[x[-1]] * n_rows], n_rows)
+        return time.perf_counter() - began
+
+    def draft_seconds(self, depth: int, spec: DrafterSpec, draft: Callable, x) -> float:  # x [n]
+        """The seconds of a draft token: as the level inside expects, of a call of the drafter's model, or measured."""
+        lookahead = self.lookaheads[depth]
+        inner = self.lookaheads[depth + 1 : depth + 2] if spec is self.plan.levels[depth][-1] else []
+        if inner and isinstance(inner[0], AutoK):
+            return inner[0].token_worth
+        if spec.has_model and not inner and spec.roles[0] in self.plan.networks:
+            return self.call_seconds(spec.roles[0], x, 1)
+        n = min(N_DRAFTS, self.n_ctx - len(x))
+        draft(x, 1)  # so that it has read the text
+        began = lookahead.clock()
+        draft(x, n)
+        return (lookahead.clock() - began) / n
 
     def ready(self, prompts: Sequence, N: int) -> None:
         if self.plan.depends_on_times:

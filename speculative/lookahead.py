@@ -30,7 +30,6 @@ DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20
 N_RECENT = 20  # calls whose times count
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
-N_DRAFTS = 8  # draft tokens that are timed before a decode
 SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the one that is expected
 SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares]
 N_EXPECTED = 24  # accepted drafts that the expectation counts for
@@ -109,15 +108,9 @@ class WindowCosts:
         self.before: Callable[[int], float] | None = None  # the line through the times before the decode
         self.slowdown = Recent(1.0)  # seconds of a call now, over those before the decode
 
-    def measure(self, model: Callable, x, most: int, clock: Callable[[], float]) -> None:  # x [n]
-        """Time windows of at most so many rows after the text x, each twice."""
-        timed = []
-        model(x, 1)  # so that all have read it
-        for rows in WINDOW_ROWS * 2:
-            if rows <= most:
-                began = clock()
-                model([*x, *[x[-1]] * rows], rows)
-                timed.append((rows, clock() - began))
+    def measure(self, seconds: Callable[[int], float], most: int) -> None:
+        """Time windows of at most so many rows, each twice. seconds(rows): of a call now."""
+        timed = [(rows, seconds(rows)) for rows in WINDOW_ROWS * 2 if rows <= most]
         self.before = line_through(costs_by_rows(timed))  # now, so that an interrupted measurement counts for nothing
 
     def __call__(self, rows: int) -> float:
@@ -141,15 +134,6 @@ class DrafterRecord:
         self.token_seconds = Recent()  # of a draft token
         self.reading_seconds = 0.0  # of a token of the text that it has not read
         self.idle_seconds = 0.0  # of the target, since the drafter was last asked
-
-    def measure(self, draft: Callable, x, most: int, clock: Callable[[], float]) -> None:  # x [n]
-        """Time at most so many drafts after the text x, twice."""
-        n = min(N_DRAFTS, most)
-        draft(x, 1)
-        for _ in range(2):
-            began = clock()
-            draft(x, n)
-            self.token_seconds.add((clock() - began) / n)
 
     def learn_seconds(self, seconds: float, n_drafted: int, n_unread: int) -> None:
         """Count the time of a proposal, which began with reading if more was unread than the last two tokens."""
@@ -308,16 +292,23 @@ class AutoK:
         """The seconds of one more row of the target."""
         return self.window(2) - self.window(1)
 
-    def measure(self, model: Callable, drafts: Sequence[Callable], x, n_ctx: int) -> None:  # x [n]
-        """Time windows of the target and drafts after the text x, or as much of it as leaves room in the context."""
-        x = x[: max(1, n_ctx - max(WINDOW_ROWS))]  # [n]
-        most = n_ctx - len(x)
-        for record, draft in zip(self.records, drafts, strict=True):
-            record.measure(draft, x, most, self.clock)
-        self.window.measure(model, x, most, self.clock)
+    def measure(
+        self, window_seconds: Callable[[int], float], draft_seconds: Sequence[Callable[[], float]], most: int
+    ) -> None:
+        """Measure costs to set out from, each twice, as a call may be interrupted. window_seconds(rows): of a call of
+        the target now. draft_seconds: of each drafter, a draft token's. most: rows that a window can have."""
+        for record, seconds in zip(self.records, draft_seconds, strict=True):
+            record.token_seconds.add(seconds())
+            record.token_seconds.add(seconds())
+        self.window.measure(window_seconds, most)
         # What a token will take at best, if all drafts are alike, counts as two steps.
         self.seconds = 2 * min(self.token_seconds(K) for K in range(self.K_max))
         self.n_tokens = 2.0
+
+    @property
+    def token_worth(self) -> float:
+        """The seconds that a token takes at present."""
+        return self.seconds / self.n_tokens
 
     def token_seconds(self, K: int) -> float:
         """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
@@ -330,7 +321,7 @@ class AutoK:
         return AutoDrafter(self, drafts, model)
 
     def stopping(self, record: DrafterRecord, k: int) -> Stopping:
-        return Stopping(record, self.window, self.seconds / self.n_tokens, k)
+        return Stopping(record, self.window, self.token_worth, k)
 
     def learn(self, turns: Sequence[Turn], n_accepted: int, call) -> None:
         """Count the last step. call: the target's."""

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from tiny import decoded, plant
 
+from speculative.decoding import PythonLoops
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import always
-from speculative.lookahead import WINDOW_ROWS, Acceptance, AutoK, Stopping
+from speculative.lookahead import Acceptance, AutoK, Stopping
 from speculative.measure.replay import Clock, Known, Prices, Replay, ReplayedText
 from speculative.sampling import NOTHING, speculative_sampling
 
@@ -53,6 +54,14 @@ class Simulation(Replay):
         self.proposes = proposes
         self.n_read = 0  # tokens that the drafter has read
 
+    def elapsed(self, seconds):
+        """The time that so many seconds take on the clock."""
+        began = self.clock.wait(seconds)
+        return self.clock.now - began
+
+    def window_seconds(self, rows):
+        return self.elapsed(self.prices.window(rows))
+
     def draft(self, x, k, go_on=always):
         unread = len(x) - self.n_read
         self.n_read = len(x)
@@ -70,7 +79,7 @@ def simulate(N, K=None, auto=None, **world):
         auto = auto or AutoK([0.6])
         auto.clock = one.clock
         if not auto.is_measured:
-            auto.measure(one, [draft], np.array(PROMPT), 999)
+            auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)], 999)
         draft = auto.drafter_of([draft], one)
         K = auto.K_max
     one.n_read = len(PROMPT)
@@ -134,7 +143,7 @@ def test_a_drafter_that_is_unsure_leaves_the_place_to_the_next(scale):
     """Its first draft has the margin 1."""
     one = Simulation(99, always)
     auto = AutoK([scale, 0.6], one.clock)
-    auto.measure(one, [one.draft] * 2, np.array(PROMPT), 999)
+    auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []
     auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)([0] * 8, 4)
     assert bool(asked) == (scale > 1)
@@ -176,17 +185,16 @@ def test_a_machine_whose_speed_changes_after_the_measurement_is_no_harm(factor):
     assert slowed <= 1.06 * factor * min(simulate(300, K, **world)[0] for K in (0, 1, 2))
 
 
-@pytest.mark.parametrize("n_ctx", range(9, 30))
-def test_costs_are_measured_within_the_context(n_ctx):
-    """Of a text of eight tokens, of which a small context leaves room for windows."""
-    lengths = []
-    one = Simulation(99, always)
-    auto = AutoK([0.6], one.clock)
-    target = lambda x, n_last: lengths.append(len(x)) or one(x, n_last)  # noqa: E731
-    draft = lambda x, k, go_on=always: lengths.append(len(x) + k - 1) or one.draft(x, k, go_on)  # noqa: E731
-    auto.measure(target, [draft], np.array(PROMPT), n_ctx)
-    assert auto.is_measured
-    assert n_ctx - max(WINDOW_ROWS) <= max(lengths) <= n_ctx
+@pytest.mark.parametrize("n_ctx", range(2, 30))
+def test_costs_are_measured_within_the_context(pair, monkeypatch, n_ctx):
+    """Of the last tokens of a prompt, so many that a small context leaves room for windows."""
+    calls = []
+    loops = PythonLoops(pair.changed(K="auto").plan, pair.models, pair.encoder.n_vocab, n_ctx)
+    monkeypatch.setattr(loops, "call_seconds", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
+    loops.measure(range(min(8, n_ctx - 1)))
+    assert loops.lookaheads[0].is_measured
+    assert all(n + n_rows <= n_ctx for n, n_rows in calls)
+    assert (max(n_rows for _, n_rows in calls) == 17) == (n_ctx > 17)
 
 
 def test_decodes_in_several_threads_share_what_is_learned():

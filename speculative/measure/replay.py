@@ -8,7 +8,7 @@ millisecond, without a model.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,14 +129,17 @@ class Replay:
         tokens += [self.text.wrong] * (m - len(tokens))
         return Proposal(tokens, self.text.rows(tokens), margins=margins[:m])
 
+    def draft_seconds(self, spec: DrafterSpec) -> float:
+        return self.prices.draft if spec.by_text is None else self.prices.by_text
+
     def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
         """Decode the text with the first of these drafters that proposes anything -> seconds, calls of the target."""
         drafts = [self.drafter(spec) for spec in specs]
         x = self.text.tokens[: self.text.n]  # [n]
         lookahead: Any = FixedK(K) if isinstance(K, int) else AutoK([spec.scale for spec in specs], self.clock)
         if K == "auto":
-            lookahead.measure(self, drafts, x, len(x) + max(WINDOW_ROWS))
-        self.clock.now = 0.0  # what was measured does not count: small seconds would be lost beside large ones
+            draft_seconds = [partial(self.draft_seconds, spec) for spec in specs]
+            lookahead.measure(self.prices.window, draft_seconds, max(WINDOW_ROWS))
         draft = lookahead.drafter_of(drafts, self)
         steps = speculative_sampling(x, draft, self, self.text.N, lookahead.K_max, np.random.default_rng(0))
         n_calls = sum(1 for _ in steps)

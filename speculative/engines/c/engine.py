@@ -69,7 +69,8 @@ class CEngine(Engine):
             return super().window_seconds(network, x, n_rows)
         with LOCK:
             network.slots.cut(len(x))
-            return network.forward.layer_seconds(n_rows, len(x))
+            seconds = network.forward.layer_seconds(n_rows, len(x))
+        return seconds * network.weight_bytes / n_bytes(network.params["blocks"][0])
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
         network = TreeNetwork(params, hparams, partial(new_pass, threads=self.threads), name)
