@@ -245,3 +245,5 @@ def test_a_companys_certificate_in_any_variable_counts_for_all(variable, tmp_pat
             assert os.environ["SSL_CERT_FILE"] == str(certificate)  # which the hub's library reads
         else:
             assert "name its file: SSL_CERT_FILE=company.pem" in refusal(download.download, url, path)
+            monkeypatch.setenv("CURL_CA_BUNDLE", "missing.pem")
+            assert refusal(download.download, url, path).startswith("CURL_CA_BUNDLE is missing.pem, which is not there")

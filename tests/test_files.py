@@ -10,6 +10,7 @@ from tiny import ROOT, python, refusal
 
 from speculative.checkpoints.disk import Note
 from speculative.cli.command import choose_prompts
+from speculative.cli.line_editor import history_file
 from speculative.options import Options
 from speculative.support import files
 from speculative.support.terminal import PRINTABLE
@@ -100,10 +101,16 @@ def test_a_user_without_a_home_or_with_another_users_has_no_cache(monkeypatch):
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
     Note("files").write()
     assert not Note("files").exists()
+    assert history_file() is None
     pytest.importorskip("jax")
-    from speculative.engines.jax.model import keep_compiled
+    from speculative.engines.jax import model as jax_model
 
-    keep_compiled()
+    before = jax_model.jax.config.jax_compilation_cache_dir
+    jax_model.keep_compiled()
+    assert jax_model.jax.config.jax_compilation_cache_dir is None
+    jax_model.jax.config.update("jax_compilation_cache_dir", before)
+    monkeypatch.setattr(jax_model, "cache_home", lambda: Path(__file__) / "cache")  # a folder that cannot be made
+    assert jax_model.users_folder() is None
 
 
 def test_the_first_of_several_prompts_is_decoded_with_a_line(tmp_path, capsys):

@@ -274,7 +274,7 @@ def test_characters_without_bytes_are_named_once(tmp_path, capsys):
     encoder = read_encoder(tmp_path, 40)
     assert encoder.encode("née: a日b日") == [*encoder.encode("n"), 1, *encoder.encode("e"), *encoder.encode("ab")]
     said = capsys.readouterr().err
-    assert said == "the vocabulary has no bytes for these characters, so they are left out: :   日\n"
+    assert said == "the vocabulary has no bytes for these characters, so the model does not see them: :   日\n"
     encoder.encode("日")
     assert capsys.readouterr().err == ""
 

@@ -14,9 +14,12 @@ VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def trust_certificates() -> None:
-    """Let the libraries for HTTP trust the certificates that any of the variables names."""
-    path = next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "")
-    if path:
+    """Let the libraries for HTTP trust the certificates that any of the variables names. Raises UserError."""
+    name = next(filter(os.environ.get, VARIABLES), None)
+    if name:
+        path = os.environ[name]
+        if not os.path.exists(path):
+            raise UserError(f"{name} is {path}, which is not there: it should be a file of certificates, or be unset")
         os.environ.setdefault("REQUESTS_CA_BUNDLE", path)
         os.environ.setdefault("SSL_CERT_DIR" if os.path.isdir(path) else "SSL_CERT_FILE", path)
 

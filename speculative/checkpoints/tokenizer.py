@@ -73,7 +73,7 @@ class LibraryEncoder(Encoder):
         except ValueError as error:
             raise UserError(f"{self.path}: the text cannot be encoded ({first_line(error)})") from None
         self.check_ids(ids)
-        self.say_what_is_left_out(text, ids)
+        self.say_what_is_unseen(text, ids)
         return ids
 
     def check_ids(self, ids: list[int]) -> None:
@@ -82,7 +82,7 @@ class LibraryEncoder(Encoder):
                 token = self.tokenizer.id_to_token(i)
                 raise UserError(f"the text has the token {token!r}, and the model only the ids below {self.n_vocab}")
 
-    def say_what_is_left_out(self, text: str, ids: list[int]) -> None:
+    def say_what_is_unseen(self, text: str, ids: list[int]) -> None:
         """Print the characters of a text for which the vocabulary lacks bytes. An added token may hold them all the
         same."""
         left_out = [char for char in dict.fromkeys(text) if self.lacking.intersection(char.encode())]
@@ -92,7 +92,7 @@ class LibraryEncoder(Encoder):
         new = [char for char in left_out if char not in there and char not in self.said]
         if new:
             self.said.update(new)
-            line = f"the vocabulary has no bytes for these characters, so they are left out: {' '.join(new)}"
+            line = f"the vocabulary has no bytes for these characters, so the model does not see them: {' '.join(new)}"
             print(one_line(line), file=sys.stderr)
 
 

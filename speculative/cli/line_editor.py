@@ -58,8 +58,13 @@ def slash_words() -> list[str]:
 
 
 def history_file() -> Path | None:
-    """Return the file of earlier lines; None if HISTFILE is empty, which turns a shell's history off, too."""
-    return None if os.environ.get("HISTFILE") == "" else cache_home() / "session_history"
+    """Return the file of earlier lines; None if HISTFILE is empty, which turns a shell's history off, too, or if there
+    is no home."""
+    if os.environ.get("HISTFILE") == "":
+        return None
+    with contextlib.suppress(RuntimeError):
+        return cache_home() / "session_history"
+    return None
 
 
 @contextlib.contextmanager

@@ -250,12 +250,20 @@ jax.monitoring.register_event_listener(compilations)
 
 
 def keep_compiled() -> None:
-    """Keep every compiled program on disk for the next run: in JAX_COMPILATION_CACHE_DIR, or the user's cache. A user
-    without a home keeps none."""
+    """Keep every compiled program on disk for the next run: in JAX_COMPILATION_CACHE_DIR, or the user's cache."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        with contextlib.suppress(RuntimeError):  # there is no home
-            jax.config.update("jax_compilation_cache_dir", str(cache_home().with_name("speculative-sampling-jax")))
+        jax.config.update("jax_compilation_cache_dir", users_folder())
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def users_folder() -> str | None:
+    """Return the folder of this user's compiled programs; None if there is no home, or it is another user's."""
+    try:
+        folder = cache_home().with_name("speculative-sampling-jax")
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return None
+    return str(folder) if os.access(folder, os.W_OK | os.X_OK) else None
 
 
 @contextlib.contextmanager
