@@ -263,7 +263,7 @@ def sure_ones_first():
     """A drafter that is unsure leaves the place to the next."""
     one = Simulation(99, always)
     auto = AutoK([2.0, 0.6], one.clock)
-    auto.measure(one, [one.draft] * 2, np.array(PROMPT), 999)
+    auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []
     auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)(PROMPT, 4)
     return asked == [4]
