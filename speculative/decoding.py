@@ -97,19 +97,29 @@ class PythonLoops:
 
     def measure_level(self, depth: int, x) -> None:  # [n]
         """Estimate the costs of the level of this depth, in a small part of the time that a decode takes."""
-        role = self.plan.levels[depth - 1][0].roles[0] if depth else "target"  # the model for which the level drafts
+        specs = self.plan.levels[depth]
         drafts = self.drafter(np.random.default_rng(0), depth).parts
         draft_seconds = []
-        for spec, draft in zip(self.plan.levels[depth], drafts, strict=True):
+        for spec, draft in zip(specs, drafts, strict=True):
             draft_seconds.append(partial(self.draft_seconds, depth, spec, draft, x))
-        self.lookaheads[depth].measure(partial(self.call_seconds, role, x), draft_seconds, self.n_ctx - len(x))
+        window_seconds = partial(self.call_seconds, self.role_of_target(depth), x)
+        self.lookaheads[depth].measure(window_seconds, draft_seconds, self.n_ctx - len(x))
+
+    def role_of_target(self, depth: int) -> str:
+        """The role of the model for which a level drafts: the target, or the model of the level before."""
+        if depth == 0:
+            return "target"
+        spec = self.plan.levels[depth - 1][0]
+        return spec.roles[0]
 
     def call_seconds(self, role: str, x, n_rows: int) -> float:  # x [n]
         """The seconds of a call of a model for so many rows after the text x."""
         if role in self.plan.networks:
             return self.models.engine.window_seconds(self.models[role], x, n_rows)
+        model = self.model(role)
+        drafts = [x[-1]] * n_rows
         began = time.perf_counter()
-        self.model(role)([*x, *[x[-1]] * n_rows], n_rows)
+        model([*x, *drafts], n_rows)
         return time.perf_counter() - began
 
     def draft_seconds(self, depth: int, spec: DrafterSpec, draft: Callable, x) -> float:  # x [n]
