@@ -158,10 +158,9 @@ class PythonLoops:
         target = self.model("target")
         drafter = self.drafter(rng, target=target)
         if plan.tree:
-            trees = TreeInTheLoop(drafter.tree, target.score_tree, plan.tree)
-            return speculative_sampling(
-                x, trees.draft, trees.target_model, N, len(plan.tree), rng, plan.rule.accept_tree
-            )
+            tree = TreeInTheLoop(drafter.tree, target.score_tree, plan.tree)
+            depth = len(plan.tree)
+            return speculative_sampling(x, tree.draft, tree.target_model, N, depth, rng, plan.rule.accept_tree)
         lookahead = self.lookaheads[0]
         draft = lookahead.drafter_of(drafter.parts, target)
         if self.copies and len(x) >= READ_FIRST:
@@ -227,9 +226,9 @@ class TextDecode:
             self.times.end()
             if served is None:
                 break
-            shown = [self.with_text(one) for one in served]
-            for one in served:
-                self.rngs[one.text_index].u = []  # the next step's draws are its own
+            shown = [self.with_text(answer) for answer in served]
+            for answer in served:
+                self.rngs[answer.text_index].u = []  # the next step's draws are its own
             self.times.put_into(shown[0], is_last=self.all_stopped)
             yield from shown
         for index, text in enumerate(self.texts, start=self.first):

@@ -45,12 +45,12 @@ def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> d
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
     and the draw of the last token. n_tokens: those that belong to the text; a stop text has cut the others."""
     again = rebuilt_tests(step, rule, u)
-    proposal = step.proposal
-    drafts = [int(token) for token in proposal.tokens]
+    p, q = step.proposal.p, step.q  # [m, n_vocab], [m + 1, n_vocab]
+    drafts = [int(token) for token in step.proposal.tokens]
     tested = []
-    for token, test, p, q in zip(drafts[:n_tokens], again.tests, proposal.p, step.q, strict=False):
-        top = likeliest_rows(np.maximum(p, q), token, p, q)
-        tested.append({"token": token, **test.figures, "top": top})
+    for i, test in enumerate(again.tests[:n_tokens]):
+        top = likeliest_rows(np.maximum(p[i], q[i]), drafts[i], p[i], q[i])
+        tested.append({"token": drafts[i], **test.figures, "top": top})
     own = None if n_tokens < len(step.tokens) else last_draw(step, again.rest, u[-1])
     return {"drafts": drafts, "tested": tested, "own": own}
 
@@ -72,8 +72,10 @@ def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each
     probability 0, and of this token."""
     n = min(N_TOP, len(order))
     first = np.argpartition(order, -n)[-n:]  # [n]
-    ids = {*first[order[first] > 0].tolist(), token}
+    possible = first[order[first] > 0]  # [n_possible]
+    ids = sorted({*possible.tolist(), token}, key=lambda id: (-order[id], id))
     rows = []
-    for id in sorted(ids, key=lambda id: (-order[id], id)):
-        rows.append([id, *(float(f"{column[id]:.4g}") for column in columns)])
+    for id in ids:
+        rounded = [float(f"{column[id]:.4g}") for column in columns]
+        rows.append([id, *rounded])
     return rows

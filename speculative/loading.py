@@ -43,6 +43,11 @@ class ModelSpec(NamedTuple):
     encoder: Encoder
     hparams: dict
 
+    @property
+    def n_ctx(self) -> int:
+        """The tokens of its context."""
+        return self.hparams["n_ctx"]
+
     def __str__(self) -> str:
         return f"the {self.role} {self.size}"
 
@@ -121,18 +126,19 @@ class Models:
         n_cached: the tokens of all prompts, if several are decoded together."""
         sizes = []
         for spec in self.new_specs(networks):
-            no_cache = {"n_ctx": 0} if self.shares_cache(spec.role) else {}
-            sizes.append((spec.hparams | no_cache, self.engine.held_dtype(spec.dtype)))
+            hparams = spec.hparams
+            if self.shares_cache(spec.role):
+                hparams = hparams | {"n_ctx": 0}
+            sizes.append((hparams, self.engine.held_dtype(spec.dtype)))
         memory.check(sizes, self.engine.free_bytes(), n_cached, self.engine.saving)
 
     def check_weights(self, plan: Plan) -> None:
         """Raise UserError if a drafter needs the weights of a target that is a function."""
         copies = [role for role in plan.networks if role in formats.FORMATS]
-        for name in [*copies, *plan.objects]:
-            if not self.spec("target").folder:
-                raise UserError(
-                    f"--drafter {name} needs the target's weights, and a function has none: try prompt_lookup"
-                )
+        needing = [*copies, *plan.objects]
+        if needing and not self.spec("target").folder:
+            needs = "needs the target's weights, and a function has none: try prompt_lookup"
+            raise UserError(f"--drafter {needing[0]} {needs}")
 
     def new_specs(self, networks: Sequence[str]) -> list[ModelSpec]:
         """Return the specs of these networks without those that are loaded."""
@@ -150,13 +156,12 @@ class Models:
     def copy_pays(self) -> bool:
         """Whether an int8 copy of the target, which has to fit beside it, makes drafts cheaper. Raises UserError."""
         target = self.spec("target")
-        if (
-            not target.folder
-            or not is_large(target.hparams)
-            or target.dtype != "float32"
-            or not self.engine.has_fast_int8()
-        ):
-            return False  # a copy of bfloat16 saves too little
+        if not target.folder or not is_large(target.hparams):
+            return False
+        if target.dtype != "float32":  # a copy of bfloat16 saves too little
+            return False
+        if not self.engine.has_fast_int8():
+            return False
         try:
             self.check(["target", "draft", "int8"])
         except UserError:

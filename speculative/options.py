@@ -259,12 +259,12 @@ def check_conflicts(values: dict[str, Any]) -> None:
 
 def ended(values: dict[str, Any], base: ModelOptions) -> dict[str, Any]:
     """Return the options of base that end because one that excludes them changes, with their defaults."""
-    defaults = {}
+    excluded = set()
     for name, value in values.items():
         if value != getattr(base, name):
-            for other in excluded_by(name) - values.keys():
-                defaults[other] = FIELDS[other].default
-    return {name: value for name, value in defaults.items() if hasattr(base, name)}
+            excluded |= excluded_by(name)
+    names = {name for name in excluded - values.keys() if hasattr(base, name)}
+    return {name: FIELDS[name].default for name in names}
 
 
 def check_demo(values: dict[str, Any]) -> None:

@@ -66,27 +66,41 @@ class Session(Generic[AnyOptions]):
         self.functions = functions
         self.plan = make_plan(self.options, self.engine, functions)
         self.describe()
-        self.load(prompts)
+        self.prompts = self.fitting(prompts)
+        longest = self.longest(self.prompts)
+        self.check_memory(longest)
+        self.load(longest, are_known=bool(prompts))
 
     def describe(self) -> None:
         """Read the models' small files. Raises UserError."""
         self.models.check_weights(self.plan)
         specs = [self.models.spec(role) for role in self.plan.networks]
+        self.context = min(specs, key=lambda spec: spec.n_ctx)  # the model with the smallest context
+        self.n_ctx = self.context.n_ctx
         self.encoder = specs[0].encoder
-        self.context = min(specs, key=lambda spec: spec.hparams["n_ctx"])  # the model with the smallest context
-        self.n_ctx = self.context.hparams["n_ctx"]
         longest_token = max(map(len, self.encoder.id_to_bytes.values()))
         self.most_bytes = self.n_ctx * longest_token  # of a prompt
 
-    def load(self, prompts: Sequence[str]) -> None:
-        """Check prompts and memory, then load the weights that are not loaded, and make the loops. Raises UserError."""
+    def longest(self, prompts: Sequence[str]) -> int:
+        """Return the most tokens of a prompt; 1 if there are none. Raises UserError if one does not fit."""
+        N = self.options.n_tokens_to_generate
+        lengths = [len(self.input_ids(prompt, N)) for prompt in {*prompts}]
+        return max(lengths, default=1)
+
+    def check_memory(self, longest: int) -> None:
+        """Raise UserError if the models do not fit, with caches for prompts of so many tokens."""
+        o = self.options
+        n_cached = None
+        if o.batch > 1:
+            n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate)
+        self.models.check(self.plan.networks, n_cached)
+
+    def load(self, longest: int, are_known: bool) -> None:
+        """Load the weights that are not loaded yet, and make the loops. longest: the tokens of the longest prompt.
+        are_known: whether there will be no other prompts. Raises UserError."""
         o, plan = self.options, self.plan
-        N = o.n_tokens_to_generate
-        self.prompts = self.fitting(prompts, N)
-        longest = max([len(self.input_ids(prompt, N)) for prompt in {*self.prompts}], default=1)
-        n_cached = plan.batch // o.data_parallel * (longest + N) if plan.batch > 1 else None
-        self.models.check(plan.networks, n_cached)
-        new = self.models.load(plan, in_place=bool(prompts) and plan.batch == 1 and is_short(o, longest + N))
+        in_place = are_known and plan.batch == 1 and is_short(o, longest + o.n_tokens_to_generate)
+        new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
         logs = {role: self.models[role].log for role in plan.roles if role not in plan.objects}
         self.logs: Mapping[str, deque[Call]] = logs
@@ -109,8 +123,8 @@ class Session(Generic[AnyOptions]):
 
     def __repr__(self) -> str:
         o = self.options
-        names = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
-        return one_line(f"Session({names}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
+        models = [f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values()]
+        return one_line(f"Session({', '.join(models)}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
 
     @property
     def exact(self) -> bool:
@@ -121,7 +135,8 @@ class Session(Generic[AnyOptions]):
 
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
-        n_bytes = len(checked("the prompt", text, prompt).encode())
+        content = checked("the prompt", text, prompt).encode()
+        n_bytes = len(content)
         if n_bytes > self.most_bytes:  # encoding more takes much memory
             raise UserError(
                 f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
@@ -146,9 +161,10 @@ class Session(Generic[AnyOptions]):
             )
         return x
 
-    def fitting(self, prompts: Sequence[str], N: int) -> list[str]:
-        """Return the prompts that fit with N more tokens. If others of a batch do not, a line names each of them.
+    def fitting(self, prompts: Sequence[str]) -> list[str]:
+        """Return the prompts that fit with the tokens to generate. If others of a batch do not, a line names each of them.
         Raises UserError if there is no other."""
+        N = self.options.n_tokens_to_generate
         fitting: list[str] = []
         for number, prompt in enumerate(prompts, start=1):
             try:

@@ -7,7 +7,7 @@ value must be.
 import contextlib
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -85,10 +85,14 @@ def one_of(*names: str) -> Callable[[Any], str]:
     return check
 
 
+def parts_of(value: Any, separator: str) -> Sequence:
+    return value if isinstance(value, tuple | list) else str(value).split(separator)
+
+
 def lookahead(value: Any) -> int | str | tuple:
     """K: a number or "auto"; for a staged drafter one for each level, as "16/4" or (16, 4), from the outermost in."""
     number = whole(1, 1024, ", or auto; for a staged drafter one for each level, as 16/4")
-    parts = value if isinstance(value, tuple | list) else str(value).split("/")
+    parts = parts_of(value, "/")
     Ks = tuple(part if part == "auto" else number(part) for part in parts or [""])
     return Ks if len(Ks) > 1 else Ks[0]
 
@@ -100,7 +104,7 @@ def n_nodes(sizes: Collection[int]) -> int:
 
 def widths(value: Any) -> tuple[int, ...]:
     """--tree 2,2,1: the number of children at each depth."""
-    parts = value if isinstance(value, tuple | list) else str(value).split(",")
+    parts = parts_of(value, ",")
     are_sizes = all(re.fullmatch("[1-9][0-9]?", str(part)) for part in parts)
     sizes = tuple(map(int, parts)) if are_sizes else ()
     if not sizes or n_nodes(sizes) > MOST_NODES:

@@ -86,11 +86,14 @@ class DeviceLoops:
     def time_call(self, state: State, K: int, n_missing: int) -> tuple[State, float]:
         """Time one call of the target, for texts that lack so many tokens."""
         n = np.ones(len(state.n), np.int32)  # [n_batch]
-        n, T = jax.device_put((n, n + n_missing), self.decoder.by_row)
+        T = n + n_missing  # [n_batch]
+        n, T = jax.device_put((n, T), self.decoder.by_row)
         state = state._replace(n=n, T=T)
         began = time.perf_counter()
-        state, *_ = jax.block_until_ready(self.run(state, 0, K, calls=1))
-        return state, time.perf_counter() - began
+        state, *others = self.run(state, 0, K, calls=1)
+        jax.block_until_ready((state, others))
+        seconds = time.perf_counter() - began
+        return state, seconds
 
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
@@ -165,11 +168,13 @@ class DeviceLoops:
 
     def read(self, role: str, log: deque, tokens, lengths: Lengths) -> tuple[list, MadeCall]:  # [batch, n_prompt]
         """Feed the prompts to a model -> its cache, and the call."""
-        decoder = self.decoder
+        prefill = self.decoder.prefill[role]
+        params = self.decoder.params[role]
         began = time.perf_counter()
-        cache = decoder.prefill[role](decoder.params[role], tokens, capacity=lengths.capacity)
+        cache = prefill(params, tokens, capacity=lengths.capacity)
         jax.block_until_ready(cache)
-        return cache, MadeCall(log, time.perf_counter() - began, lengths.n_prompt, 0)
+        seconds = time.perf_counter() - began
+        return cache, MadeCall(log, seconds, lengths.n_prompt, 0)
 
     def run(self, state: State, seed: int, K: int, calls: int = CALLS) -> tuple:
         """Go on for a number of calls of the target at most: DeviceDecoder.run."""
