@@ -162,8 +162,8 @@ class Session(Generic[AnyOptions]):
         return x
 
     def fitting(self, prompts: Sequence[str]) -> list[str]:
-        """Return the prompts that fit with the tokens to generate. If others of a batch do not, a line names each of them.
-        Raises UserError if there is no other."""
+        """Return the prompts that fit with the tokens to generate. If others of a batch do not, a line names each.
+        Raises UserError if none fits."""
         N = self.options.n_tokens_to_generate
         fitting: list[str] = []
         for number, prompt in enumerate(prompts, start=1):
