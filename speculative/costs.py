@@ -27,15 +27,18 @@ def line_through(costs: dict[int, float]) -> Callable[[int], float]:
     """Return the function rows -> cost through these {rows: cost}: linear between them, and beyond the largest with the
     slope from 1 row to it. One row that is missing costs as much as the cheapest call."""
     costs = {1: min(costs.values())} | costs
-    known = sorted(costs)
-    last = known[-1]
-    slope = max(0.0, costs[last] - costs[1]) / max(1, last - 1)
+    sizes = sorted(costs)
+    longest = sizes[-1]
+    rise = max(0.0, costs[longest] - costs[1])
+    slope = rise / max(1, longest - 1)
 
     def cost(rows: int) -> float:
-        if rows >= last:
-            return costs[last] + slope * (rows - last)
-        after = bisect(known, rows)
-        low, high = known[after - 1 : after + 1]
-        return costs[low] + (costs[high] - costs[low]) * (rows - low) / (high - low)
+        if rows >= longest:
+            return costs[longest] + slope * (rows - longest)
+        after = bisect(sizes, rows)
+        low = sizes[after - 1]
+        high = sizes[after]
+        part = (rows - low) / (high - low)
+        return costs[low] + part * (costs[high] - costs[low])
 
     return cost

@@ -33,13 +33,16 @@ class Filters(NamedTuple):
         """Each row of logits as a distribution, independent of other rows. A logit of -inf is a probability of 0."""
         if self.temperature == 0:
             return one_hot(np.argmax(logits, axis=-1), logits.shape[-1])
-        if self.top_k is not None and self.top_k < logits.shape[-1]:  # before the division, which may round two to one
-            kth = np.partition(logits, -self.top_k, axis=-1)[:, -self.top_k, None]  # [n, 1]
+        k = self.top_k
+        if k is not None and k < logits.shape[-1]:  # before the division, which may round two to one
+            ordered = np.partition(logits, -k, axis=-1)  # [n, n_vocab], so far that the k-th largest has its place
+            kth = ordered[:, -k, None]  # [n, 1]
             logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
         p = softmax(divide(logits, self.temperature))  # [n, n_vocab]
         for name, keeps in CUTS.items():
-            if getattr(self, name) is not None:
-                p = np.where(keeps(p, getattr(self, name)), p, 0)  # [n, n_vocab]
+            value = getattr(self, name)
+            if value is not None:
+                p = np.where(keeps(p, value), p, 0)  # [n, n_vocab]
                 p /= np.sum(p, axis=-1, keepdims=True)
         return p
 
@@ -60,7 +63,9 @@ def margins(logits) -> list[float]:  # [n, n_vocab] -> [n]
     rows = np.arange(len(others))
     best = np.argmax(others, axis=-1)  # [n]
     others[rows, best] = -np.inf  # to look twice takes a tenth of the time of np.partition
-    return (logits[rows, best] - np.max(others, axis=-1)).tolist()
+    second = np.max(others, axis=-1)  # [n]
+    distances = logits[rows, best] - second  # [n]
+    return distances.tolist()
 
 
 def divide(logits: np.ndarray, temperature: float) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
@@ -79,7 +84,8 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
     edges = np.empty((len(p), 1), p.dtype)  # [n, 1]
     for edge, row in zip(edges, p, strict=True):
         total = float(np.sum(row, dtype=np.float64))  # 1 up to rounding
-        candidates = np.compress(row >= (1 - top_p) * total / len(row), row)  # [n_candidates]
+        least = (1 - top_p) * total / len(row)
+        candidates = np.compress(row >= least, row)  # [n_candidates]
         candidates = np.sort(candidates)[::-1]  # [n_candidates], most probable first
         cumulative = np.cumsum(candidates, dtype=np.float64)  # [n_candidates]
         last = int(np.searchsorted(cumulative, top_p * total))  # the first whose cumulative probability is enough

@@ -76,11 +76,12 @@ class Acceptance:
 
     def learn(self, margins: Sequence[float], n_accepted: int) -> None:
         """Count the drafts of a proposal that were tested: those that were accepted, and the next if there is any."""
-        evidence = self.evidence + (1 - DECAY) * (self.expected - self.evidence)  # [n_scales, n_shares]
         tested = margins[: n_accepted + 1]
+        evidence = DECAY * self.evidence + (1 - DECAY) * self.expected  # [n_scales, n_shares]
         for i, margin in enumerate(tested):
             chances = self.chances(margin)  # [n_scales, n_shares]
-            evidence += np.log(chances if i < n_accepted else 1 - chances)
+            likelihood = chances if i < n_accepted else 1 - chances
+            evidence += np.log(likelihood)
         self.weigh(evidence)
         self.n_tested = DECAY * self.n_tested + len(tested)
         self.n_accepted = DECAY * self.n_accepted + n_accepted
@@ -302,7 +303,8 @@ class AutoK:
             record.token_seconds.add(seconds())
         self.window.measure(window_seconds, most)
         # What a token will take at best, if all drafts are alike, counts as two steps.
-        self.seconds = 2 * min(self.token_seconds(K) for K in range(self.K_max))
+        token_seconds = [self.token_seconds(K) for K in range(self.K_max)]
+        self.seconds = 2 * min(token_seconds)
         self.n_tokens = 2.0
 
     @property

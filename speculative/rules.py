@@ -190,19 +190,23 @@ def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> Judgement:  # q
 
     Source: Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", Algorithm 2.
     """
+    drafts = [int(j) for j in proposal.tokens]
     p = proposal.p  # [m, n_vocab]
     w, h = block_chances(proposal, q)
     n_accepted = 0
     tests = []
-    for i, (j, u_i) in enumerate(zip(proposal.tokens, u, strict=False)):
-        passed = u_i < h[i + 1]
+    for i, j in enumerate(drafts, start=1):
+        u_i = next(u)
+        passed = u_i < h[i]
         if passed:
-            n_accepted = i + 1
-        tests.append(Tested(u_i, float(p[i][j]), float(q[i][j]), passed, w[i + 1], h[i + 1]))
+            n_accepted = i
+        p_j = float(p[i - 1][j])
+        q_j = float(q[i - 1][j])
+        tests.append(Tested(u_i, p_j, q_j, passed, w[i], h[i]))
     rest = q[n_accepted]  # [n_vocab]
-    if n_accepted < len(proposal.tokens):
+    if n_accepted < len(drafts):
         rest = residual(w[n_accepted] * rest, p[n_accepted])  # [n_vocab]
-    return Judgement([int(j) for j in proposal.tokens[:n_accepted]], rest, tests)
+    return Judgement(drafts[:n_accepted], rest, tests)
 
 
 def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice
@@ -211,17 +215,20 @@ def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # 
     Draft i is tokens[i - 1], and w[0] = 1 belongs to no draft. w is the product of the ratios q / p so far, cut to 1
     after each. With s the mass of max(0, w q - p) at the place after draft i, h = s / (s + (1 - w)).
     """
-    m = len(proposal.tokens)
+    p = proposal.p  # [m, n_vocab]
     w = [1.0]
     h = [1.0]
     for i, j in enumerate(proposal.tokens, start=1):
-        w.append(min(1.0, w[-1] * ratio(q[i - 1], proposal.p[i - 1], j)))
-        if i == m:  # no test comes after the last draft's
+        w.append(min(1.0, w[-1] * ratio(q[i - 1], p[i - 1], j)))
+        if i == len(p):  # no test comes after the last draft's
             h.append(w[i])
-            continue
-        s = float(np.sum(np.maximum(w[i] * q[i] - proposal.p[i], 0), dtype=np.float64))
-        # If s = 0 and w = 1, p and q are equal there and the next draft is accepted for certain: any h would do.
-        h.append(s / (s + (1 - w[i])) if s > 0 or w[i] < 1 else 1.0)
+            break
+        left = np.maximum(w[i] * q[i] - p[i], 0)  # [n_vocab]
+        s = float(np.sum(left, dtype=np.float64))
+        if s == 0 and w[i] == 1:  # p and q are equal there, and the next draft is accepted for certain: any h would do
+            h.append(1.0)
+        else:
+            h.append(s / (s + (1 - w[i])))
     return w, h
 
 
@@ -230,8 +237,9 @@ def chances_by_block(step: Step) -> list[float]:
     w, _ = block_chances(step.proposal, step.q)
     n_tested = min(step.n_accepted + 1, step.n_drafted)
     chances = []
-    for w_i, p_i, q_i in zip(w[:n_tested], step.proposal.p, step.q, strict=False):
-        chances.append(float(np.sum(np.minimum(p_i, w_i * q_i))) / w_i)
+    for i in range(n_tested):
+        overlap = np.minimum(step.proposal.p[i], w[i] * step.q[i])  # [n_vocab]
+        chances.append(float(np.sum(overlap)) / w[i])
     return chances
 
 
@@ -324,15 +332,20 @@ def as_rule(function: Callable) -> Rule:
 
     @wraps(function)
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
-        p = np.reshape(proposal.p, (len(proposal.tokens), q.shape[1]))  # [m, n_vocab], also of no drafts
+        m = len(proposal.tokens)
+        n_vocab = q.shape[1]
+        p = np.reshape(proposal.p, (m, n_vocab))  # [m, n_vocab], also of no drafts
         try:
             tokens = ids_of(function(proposal._replace(p=p), q, rng))
         except NOT_IDS as error:
             raise UserError(f"the rule {name} should return a list of tokens: {first_line(error)}") from error
         *accepted, last = tokens or [-1]
-        if accepted != [*proposal.tokens][: len(accepted)] or len(tokens) > len(q) or not 0 <= last < q.shape[1]:
-            some = ", ".join(map(str, tokens[:8])) or "no token"
-            raise UserError(f"the rule {name} returns {some}: it should be the accepted drafts, then one more token id")
+        are_drafts = accepted == [*proposal.tokens][: len(accepted)]
+        if not are_drafts or not 0 <= last < n_vocab:
+            returned = ", ".join(map(str, tokens[:8])) or "no token"
+            raise UserError(
+                f"the rule {name} returns {returned}: it should be the accepted drafts, then one more token id"
+            )
         return tokens
 
     lossless = bool(getattr(function, "lossless", False))

@@ -99,12 +99,18 @@ def as_proposal(given: Any) -> Any:
 
 def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n_vocab]
     """The last n rows of what a model returned. Raises UserError if they are not distributions."""
-    if getattr(rows, "ndim", 0) != 2 or len(rows) < n or rows.dtype.kind != "f":
-        shape = getattr(rows, "shape", "")
-        kind = f"{getattr(rows, 'dtype', type(rows).__name__)}{[*shape] if shape else ''}"
-        raise UserError(f"the model returned {kind}: model(x, n_last={n}) has to return a float array [{n}, n_vocab]")
+    is_array = getattr(rows, "ndim", 0) == 2 and rows.dtype.kind == "f"
+    if not is_array or len(rows) < n:
+        returned = type(rows).__name__
+        if hasattr(rows, "dtype"):
+            returned = f"{rows.dtype}{[*rows.shape]}"
+        raise UserError(
+            f"the model returned {returned}: model(x, n_last={n}) has to return a float array [{n}, n_vocab]"
+        )
     rows = rows[len(rows) - n :]
-    if not (np.min(rows) >= 0 and np.all(np.abs(np.sum(rows, axis=-1) - 1) <= ROUNDING)):
+    sums = np.sum(rows, axis=-1)  # [n]
+    sums_are_1 = np.all(np.abs(sums - 1) <= ROUNDING)
+    if not sums_are_1 or np.min(rows) < 0:
         raise UserError("the model returned rows that are not distributions, perhaps logits: softmax makes them so")
     return rows
 

@@ -257,6 +257,14 @@ def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
     assert predictions.time_windows(pair, record, 0.0) == {}
 
 
+def test_no_window_is_timed_that_does_not_fit_into_the_context():
+    """The run's own longest window was timed after a shorter text."""
+    assert predictions.sizes_to_time({2, 41}, 33) == [1, 3, 5, 9, 17, 33]
+    assert predictions.sizes_to_time({2, 41}, 41) == [1, 41, 3, 5, 9, 17, 33]
+    assert predictions.sizes_to_time({5}, 4) == [1, 2, 3]
+    assert predictions.sizes_to_time(set(), 0) == []
+
+
 @pytest.mark.parametrize(("until", "n_blocks"), [(0, 1), (25, 2), (31, 3)])
 def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(monkeypatch, until, n_blocks):
     asked = []  # each takes ten seconds

@@ -44,11 +44,12 @@ class Heads(NamedTuple):
 
 def fingerprint(hparams: dict, ln_f: dict) -> str:
     """The marks of a target: its shape, and its last layer norm, which every training changes."""
-    numbers: list[np.ndarray] = [
-        np.array([value for value in hparams.values() if type(value) is int], np.int64),
-        *(np.asarray(ln_f[name], np.float32) for name in ("g", "b")),
-    ]
-    return sha256(b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in numbers)).hexdigest()
+    sizes = [value for value in hparams.values() if type(value) is int]
+    marks = sha256(np.array(sizes, "<i8").tobytes())
+    for name in ("g", "b"):
+        row = np.asarray(ln_f[name], np.float32)  # [n_embd]
+        marks.update(row.astype("<f4").tobytes())
+    return marks.hexdigest()
 
 
 def load(models) -> Heads:
@@ -100,8 +101,9 @@ def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
     """A token from each head in turn. model: head_model."""
 
     def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= n_heads
-        p = model(x)[:k]  # [m, n_vocab]
-        sure = [1 / n for n in range(1, len(p) + 1)]  # each head knows less than the one before
+        p = model(x)  # [n_heads or 0, n_vocab]
+        n = min(k, len(p))
+        sure = [1 / (i + 1) for i in range(n)]  # each head knows less than the one before
         m = until_unsure(sure, go_on)
         tokens = [sample(p_i, rng) for p_i in p[:m]]
         return Proposal(tokens, p[:m], [NAME] * m, margins=sure[:m])
@@ -116,9 +118,11 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool) -> Callab
         p = model(x)  # [n_heads or 0, n_vocab]
 
         def rows_of(x, tree, nodes):  # -> [len(nodes), n_vocab]
-            return p[[len(tree.path(node)) for node in nodes]]
+            depths = [len(tree.path(node)) for node in nodes]
+            return p[depths]
 
-        return model_tree(rows_of, rng, greedy, NAME)(x, widths[: len(p)])
+        draft_tree = model_tree(rows_of, rng, greedy, NAME)
+        return draft_tree(x, widths[: len(p)])
 
     return draft
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from speculative.drafters.base import DrafterSpec, always, until_unsure
 from speculative.filters import one_hot
-from speculative.sampling import Proposal
+from speculative.sampling import NOTHING, Proposal
 from speculative.trees import Tree, draft_at
 
 NAME = "prompt_lookup"
@@ -42,10 +42,12 @@ def prompt_lookup(n_vocab: int) -> Callable:
         x = np.asarray(x)  # [n]
         matches = [*earlier_ends(x)]  # the longest comes last
         if not matches:
-            return Proposal([], [])
-        sure = [float(n) for n in range(len(matches) - 1, len(matches) - 1 + k)]  # tokens that match beside the first
+            return NOTHING
+        n_more = len(matches) - 1  # tokens that match beside the first
+        sure = [float(n_more + i) for i in range(k)]
         m = until_unsure(sure, go_on)
-        tokens = np.resize(x[matches[-1][-1] + 1 :], m).tolist()  # [m], cut or repeated
+        end = matches[-1][-1]
+        tokens = np.resize(x[end + 1 :], m).tolist()  # [m], cut or repeated
         return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * m, margins=sure[:m])
 
     return draft
@@ -57,9 +59,10 @@ def lookup_tree(n_vocab: int) -> Callable:
     def draft(x, widths):
         x = np.asarray(x)  # [n]
         tree = Tree(NAME)
-        for ends in [*earlier_ends(x)][::-1]:
-            for end in ends[::-1]:
-                add_path(tree, widths, np.resize(x[end + 1 :], len(widths)).tolist(), n_vocab)
+        for ends in reversed([*earlier_ends(x)]):
+            for end in reversed(ends):
+                tokens = np.resize(x[end + 1 :], len(widths))  # [depth]
+                add_path(tree, widths, tokens.tolist(), n_vocab)
         return tree
 
     return draft
@@ -69,10 +72,15 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
     """Add a continuation to a tree, as far as it has room. Continuations that begin alike share nodes."""
     node = 0
     for width, token in zip(widths, tokens, strict=True):
-        same = [child for child in tree.children[node] if draft_at(tree, child)[0] == token]
-        if not same and len(tree.children[node]) == width:
+        children = tree.children[node]
+        drafts = [draft_at(tree, child)[0] for child in children]
+        if token in drafts:
+            node = children[drafts.index(token)]
+        elif len(children) < width:
+            [p] = one_hot([token], n_vocab)  # [n_vocab]
+            node = tree.add(node, token, p)
+        else:
             return
-        node = same[0] if same else tree.add(node, token, one_hot([token], n_vocab)[0])
 
 
 SPEC = DrafterSpec(

@@ -71,11 +71,15 @@ def top_siblings(p, width: int) -> list[tuple]:  # [n_vocab] -> [(token, one-hot
 
     Nothing is drawn, so each p is one-hot. Only the candidates are sorted: to sort the vocabulary takes long.
     """
-    width = min(width, len(p))
-    smallest = np.partition(p, len(p) - width)[len(p) - width]
+    n_vocab = len(p)
+    width = min(width, n_vocab)
+    place = n_vocab - width
+    smallest = np.partition(p, place)[place]  # the least probable of the likeliest
     ids = np.flatnonzero((p >= smallest) & (p > 0))  # [n_ids]; more than width if some are equal
-    ids = ids[np.argsort(-p[ids], kind="stable")][:width]  # [width]
-    return [*zip(ids.tolist(), one_hot(ids, len(p)), strict=True)]
+    order = np.argsort(-p[ids], kind="stable")  # [n_ids]
+    ids = ids[order][:width]  # [width]
+    rows = one_hot(ids, n_vocab)  # [width, n_vocab]
+    return [*zip(ids.tolist(), rows, strict=True)]
 
 
 def drafts_of(role: str, name: str, **about) -> DrafterSpec:

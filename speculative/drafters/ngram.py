@@ -67,9 +67,11 @@ def count_ngrams(tokens: np.ndarray, n: int, n_vocab: int):  # [n_tokens] -> [n_
 
     Three tokens of a vocabulary below two million fit into 64 bits.
     """
-    keys = np.zeros(max(0, len(tokens) - n + 1), np.int64)  # [n_tokens - n + 1]
+    n_keys = max(0, len(tokens) - n + 1)
+    keys = np.zeros(n_keys, np.int64)  # [n_keys]
     for i in range(n):
-        keys = keys * n_vocab + tokens[i : i + len(keys)]
+        keys *= n_vocab
+        keys += tokens[i : i + n_keys]
     distinct, counts = np.unique(keys, return_counts=True)
     return distinct, counts.astype(np.float32)
 

@@ -12,7 +12,7 @@ network, if the engine can compute these alone.
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, product
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,21 +53,31 @@ class Measured(NamedTuple):
 
 def measure(session: Session, speculative: Record) -> Measured | None:
     """Measure after a run. None if there can be no predictions: on JAX, of a batch, and for trees."""
-    steps = speculative.iterations
-    if not session.engine.predicts or session.plan.batch > 1 or any(step.tree for step in steps):
+    plan = session.plan
+    if not session.engine.predicts or plan.batch > 1 or plan.tree:
         return None
     least, most = TIMING_SECONDS
     seconds = min(most, max(least, TIMING_SHARE * speculative.seconds))
     until = time.perf_counter() + seconds
-    drafting = [step for step in steps if is_by_model(step) and not step.draft_prefill]
-    draft_seconds = 0.0
-    if drafting:
-        draft_seconds = sum(step.drafting for step in drafting) / sum(step.drafted for step in drafting)
-    drafters = candidates(session.plan.levels, has_drafted=bool(drafting))
-    texts = [*known_texts(session, speculative, until if has_model(chain(*drafters.values())) else None)]
+    draft_seconds = seconds_of_drafts(speculative.iterations)
+    drafters = candidates(plan.levels, has_drafted=draft_seconds > 0)
+    all_specs = chain(*drafters.values())
+    texts = [*known_texts(session, speculative, until if has_model(all_specs) else None)]
     by_text_seconds = time_by_text(texts[0])
-    timed = time_windows(session, speculative, max(least, until - time.perf_counter()))
+    rest = until - time.perf_counter()
+    timed = time_windows(session, speculative, max(least, rest))
     return Measured(drafters, texts, timed, by_text_seconds, draft_seconds)
+
+
+def seconds_of_drafts(steps: Sequence[TextStep]) -> float:
+    """The seconds of a token of the draft model, 0 if it has drafted none."""
+    seconds = 0.0
+    n_drafts = 0
+    for step in steps:
+        if is_by_model(step) and not step.draft_prefill:
+            seconds += step.drafting
+            n_drafts += step.drafted
+    return seconds / n_drafts if n_drafts else 0.0
 
 
 def is_by_model(step: TextStep) -> bool:
@@ -81,14 +91,17 @@ def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> di
     alone, and both. has_drafted: whether the model has."""
     *before, last = levels[0]
     by_text = {spec.name: [spec] for spec in DRAFTERS.values() if spec.by_text}
-    if not has_drafted or not last.has_model or any(spec.name not in by_text for spec in before):
+    if not has_drafted or not last.has_model or not all(spec.by_text for spec in before):
         return by_text
-    inner = ["+".join(spec.name for spec in specs) for specs in levels[1:]]
-    own = "/".join([last.name, *inner])
-    joined = {}
-    if not inner:
-        joined = {f"{name}+{own}": [*specs, last] for name, specs in by_text.items()}
-    return {own: [last], **by_text, **joined}
+    own = last.name
+    for specs in levels[1:]:
+        names = [spec.name for spec in specs]
+        own += "/" + "+".join(names)
+    drafters = {own: [last], **by_text}
+    if len(levels) == 1:
+        for name, specs in by_text.items():
+            drafters[f"{name}+{own}"] = [*specs, last]
+    return drafters
 
 
 def has_model(specs: Iterable[DrafterSpec]) -> bool:
@@ -97,12 +110,14 @@ def has_model(specs: Iterable[DrafterSpec]) -> bool:
 
 def known_texts(session: Session, speculative: Record, until: float | None) -> Iterator[Known]:
     """Yield the texts of a run. until: the time up to which the draft model may be asked; None if there is none."""
-    for x, new, steps in zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True):
+    texts = zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True)
+    for x, new, steps in texts:
         if until is None:
             yield Known(x, new)
-        else:
-            model = session.model(session.plan.levels[0][-1].roles[0])
-            yield Known(x, new, *chances_by_place(model, x, steps, until))
+            continue
+        last = session.plan.levels[0][-1]
+        model = session.model(last.roles[0])
+        yield Known(x, new, *chances_by_place(model, x, steps, until))
 
 
 def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
@@ -111,9 +126,10 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
     The run tells the chance, or the model if it is asked; at places for which there is no time it is the mean of these.
     """
     chances, sure = ask(model, x, steps, until)
-    n_missing = sum(len(step.tokens) for step in steps) - len(chances)
-    chances += [float(np.mean(chances))] * n_missing
-    sure += [float(np.mean(sure))] * n_missing
+    N = sum(len(step.tokens) for step in steps)
+    for numbers in (chances, sure):
+        mean = float(np.mean(numbers))
+        numbers += [mean] * (N - len(numbers))
     place = 0
     for step in steps:
         tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
@@ -131,13 +147,16 @@ def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n]
     chances: list[float] = []
     sure: list[float] = []
     seconds = 0.0  # of the last block
-    while len(chances) < len(tokens) and (not chances or time.perf_counter() + seconds < until):
+    for first in range(0, len(tokens), BLOCK):
         began = time.perf_counter()
-        first = len(chances)
+        if chances and began + seconds >= until:
+            break
         end = min(first + BLOCK, len(tokens))
-        rows = model(text[: len(x) + end - 1], end - first)  # [n_rows, n_vocab]
-        for p, token, q_i in zip(rows, tokens[first:end], q[first:end], strict=True):
-            chances.append(1.0 if p[token] >= q_i else float(p[token]) / q_i)
+        read = text[: len(x) + end - 1]
+        rows = model(read, end - first)  # [n_rows, n_vocab]
+        for place, p in enumerate(rows, start=first):
+            p_i = float(p[tokens[place]])
+            chances.append(1.0 if p_i >= q[place] else p_i / q[place])
         sure += margins(model.last_logits)
         seconds = time.perf_counter() - began
     return chances, sure
@@ -160,19 +179,29 @@ def time_windows(session: Session, speculative: Record, most: float) -> dict[int
     """Time windows of the target a few times, as long as `most` seconds allow -> {rows: seconds, or a part of them}."""
     network = session.models["target"]
     in_run = {step.drafted + 1 for step in speculative.iterations if not step.prefill}
-    usual = max(in_run, default=1)
     text = [*speculative.inputs[0], *speculative.tokens[0]]
-    x = np.array(text[: max(1, min(len(text), session.n_ctx) - max(ROWS))])  # [n], which the cache holds
-    longest = max(17, 2 * usual - 1)
-    others = [rows for rows in ROWS if rows <= longest and rows not in in_run]
-    sizes = [rows for rows in [1, usual, *others] if len(x) + rows <= session.n_ctx]
+    n = min(len(text), session.n_ctx) - max(ROWS)
+    x = np.array(text[: max(1, n)])  # [n], which the cache holds
     timed: list[tuple[int, float]] = []  # (rows, seconds)
     start = time.perf_counter()
-    for rows in sizes * ROUNDS:
-        if time.perf_counter() - start + expected_seconds(rows, timed) > most:
+    for rows in sizes_to_time(in_run, session.n_ctx - len(x)) * ROUNDS:
+        spent = time.perf_counter() - start
+        if spent + expected_seconds(rows, timed) > most:
             break
-        timed.append((rows, session.engine.window_seconds(network, x, rows)))
+        seconds = session.engine.window_seconds(network, x, rows)
+        timed.append((rows, seconds))
     return costs_by_rows(timed)
+
+
+def sizes_to_time(in_run: set[int], room: int) -> list[int]:
+    """The rows of windows that are timed: one row and the run's longest window, by which the times are compared with
+    the run's, and sizes that it has not, up to about twice its own. room: the most that fit into the context."""
+    longest = max(in_run, default=1)
+    sizes = [1, longest]
+    for rows in ROWS:
+        if rows <= max(17, 2 * longest - 1) and rows not in in_run:
+            sizes.append(rows)
+    return [rows for rows in sizes if rows <= room]
 
 
 def expected_seconds(rows: int, timed: Sequence[tuple[int, float]]) -> float:
@@ -201,18 +230,27 @@ def predict(
     window = line_through(by_rows)
     in_calls = sum(step.drafting + window(step.drafted + 1) for step in speculative.iterations)
     more = (speculative.seconds - prefill) / in_calls  # time of the loop for a second of calls
-    plain_seconds = speculative.n_tokens * autoregressive.seconds / autoregressive.n_tokens
+    N = speculative.n_tokens
+    plain_seconds = N * autoregressive.seconds / autoregressive.n_tokens
     usual = max(calls, key=calls.__getitem__, default=1) - 1
-    Ks = sorted({K for K in (*LOOKAHEADS, usual) if 0 < K < max(by_rows)})
+    longest = max(by_rows) - 1
+    Ks = sorted({K for K in (*LOOKAHEADS, usual) if 0 < K <= longest})
+    if not Ks:
+        return Predictions({}, {})
+
     prices = Prices(window, measured.draft_seconds, measured.by_text_seconds)
     texts = [ReplayedText(known) for known in measured.texts]
-    predicted: dict[str, dict[str, float]] = {name: {} for name in measured.drafters if Ks}
-    settings: Any = product(predicted, (*Ks, "auto"))
-    for name, K in settings:
-        seconds, n_calls = mean_replay(texts, prices, measured.drafters[name], K)
-        most = speculative.n_tokens / n_calls  # tokens of a call
-        predicted[name][str(K)] = min(most, plain_seconds / (prefill + more * seconds))
-    return Predictions(predicted, {str(K): window(K + 1) / in_run[1] for K in Ks})
+    settings: list[int | str] = [*Ks, "auto"]
+    predicted = {}
+    for name, specs in measured.drafters.items():
+        speedups = {}
+        for K in settings:
+            seconds, n_calls = mean_replay(texts, prices, specs, K)
+            most = N / n_calls  # tokens of a call
+            speedups[str(K)] = min(most, plain_seconds / (prefill + more * seconds))
+        predicted[name] = speedups
+    window_beta = {str(K): window(K + 1) / in_run[1] for K in Ks}
+    return Predictions(predicted, window_beta)
 
 
 def in_the_loops_seconds(timed: dict[int, float], in_run: dict[int, float]) -> dict[int, float]:
@@ -229,7 +267,8 @@ def in_the_loops_seconds(timed: dict[int, float], in_run: dict[int, float]) -> d
             continue
         fewer = [t for n, t in in_run.items() if n < rows]
         more = [t for n, t in in_run.items() if n > rows]
-        scaled[rows] = min([max([factor * seconds, *fewer]), *more])
+        at_least = max([factor * seconds, *fewer])
+        scaled[rows] = min([at_least, *more])
     return scaled
 
 

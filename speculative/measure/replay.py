@@ -18,7 +18,7 @@ from speculative.drafters.base import DrafterSpec, always, until_unsure
 from speculative.engines.model import Call
 from speculative.filters import one_hot
 from speculative.lookahead import WINDOW_ROWS, AutoK
-from speculative.sampling import NOTHING, Proposal, speculative_sampling
+from speculative.sampling import Proposal, speculative_sampling
 
 
 class Clock:
@@ -89,17 +89,17 @@ class Replay:
         numbers = np.random.default_rng(0).random(len(known.chances)) + shift  # [N]
         is_right = numbers % 1 < known.chances  # [N]
         self.wrong_places = [*np.flatnonzero(~is_right).tolist(), text.N]
-        self.margins = [*known.margins]
-        self.right_margins = 32 * np.array(known.margins)[is_right].tolist()  # [32 n_right]
+        margins = np.array(known.margins)  # [N]
+        self.margins = margins.tolist()
+        self.right_margins = AutoK.K_max * margins[is_right].tolist()  # as many as are asked for, if there are any
+        self.tokens = text.tokens + AutoK.K_max * text.tokens[-1:]  # for rows after the last token
 
     def __call__(self, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The target's call."""
         began = self.clock.wait(self.prices.window(n_last))
         self.log.append(Call(began, self.clock.now - began, n_last, n_last))
-        tokens = self.text.tokens
-        last = len(tokens) - 1
-        places = range(len(x) - n_last + 1, len(x) + 1)
-        return self.text.rows([tokens[min(place, last)] for place in places])
+        first = len(x) - n_last + 1
+        return self.text.rows(self.tokens[first : first + n_last])
 
     def drafter(self, spec: DrafterSpec) -> Callable:
         """draft(x, k, go_on) of this drafter."""
@@ -109,38 +109,42 @@ class Replay:
         def draft(x, k: int, go_on: Callable = always) -> Proposal:  # [n]
             self.clock.wait(self.prices.by_text)
             longest = self.text.drafts(spec, len(x))
-            m = until_unsure(longest.margins[:k], go_on)
-            if m == 0:
-                return NOTHING
-            return longest._replace(tokens=longest.tokens[:m], p=longest.p[:m], margins=longest.margins[:m])
+            margins = longest.margins[:k]
+            m = until_unsure(margins, go_on)
+            return Proposal(longest.tokens[:m], longest.p[:m], margins=margins[:m])
 
         return draft
 
     def by_model(self, x, k: int, go_on: Callable = always) -> Proposal:  # [n]
         """The draft model. After a token that is not the text's it goes on with a text of its own, and is about as sure
         of that as it is where it agrees with the target."""
-        place = len(x) - self.text.n
+        text = self.text
+        place = len(x) - text.n
         next_wrong = self.wrong_places[bisect_left(self.wrong_places, place)]
-        n_right = next_wrong - place
-        margins = [*self.margins[place : next_wrong + 1], *self.right_margins[place : place + k], *[0.0] * k][:k]
-        m = until_unsure(margins, go_on)
+        margins = self.margins[place : next_wrong + 1]
+        margins += self.right_margins[place : place + k]
+        margins += k * [0.0]
+        m = until_unsure(margins[:k], go_on)
         self.clock.wait(m * self.prices.draft)
-        tokens = self.text.tokens[len(x) : len(x) + min(n_right, m)]
-        tokens += [self.text.wrong] * (m - len(tokens))
-        return Proposal(tokens, self.text.rows(tokens), margins=margins[:m])
+        n_right = min(next_wrong - place, m)
+        tokens = text.tokens[len(x) : len(x) + n_right]
+        tokens += (m - n_right) * [text.wrong]
+        return Proposal(tokens, text.rows(tokens), margins=margins[:m])
 
     def draft_seconds(self, spec: DrafterSpec) -> float:
         return self.prices.draft if spec.by_text is None else self.prices.by_text
 
     def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
         """Decode the text with the first of these drafters that proposes anything -> seconds, calls of the target."""
+        text = self.text
+        x = text.tokens[: text.n]  # [n]
         drafts = [self.drafter(spec) for spec in specs]
-        x = self.text.tokens[: self.text.n]  # [n]
-        lookahead: Any = FixedK(K) if isinstance(K, int) else AutoK([spec.scale for spec in specs], self.clock)
+        lookahead: Any = FixedK(K)  # type: ignore[arg-type]  # if it is a number
         if K == "auto":
+            lookahead = AutoK([spec.scale for spec in specs], self.clock)
             draft_seconds = [partial(self.draft_seconds, spec) for spec in specs]
             lookahead.measure(self.prices.window, draft_seconds, max(WINDOW_ROWS))
         draft = lookahead.drafter_of(drafts, self)
-        steps = speculative_sampling(x, draft, self, self.text.N, lookahead.K_max, np.random.default_rng(0))
-        n_calls = sum(1 for _ in steps)
-        return self.clock.now, n_calls
+        rng = np.random.default_rng(0)
+        steps = [*speculative_sampling(x, draft, self, text.N, lookahead.K_max, rng)]
+        return self.clock.now, len(steps)
