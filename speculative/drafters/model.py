@@ -18,7 +18,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
     """
 
     def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
-        tokens = []
+        tokens: list[int] = []
         p = []
         sure = []
         for _ in range(k):

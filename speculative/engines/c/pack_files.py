@@ -59,7 +59,7 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
             value = pack(name, array)
             with lock:
                 f.seek(found[name][0])
-                f.write(np.ascontiguousarray(value.tiles if isinstance(value, PackedWeight) else value))
+                f.write(np.ascontiguousarray(value.tiles if isinstance(value, PackedWeight) else value).data)
 
         lock = Lock()
         load_params(folder, hparams, write)

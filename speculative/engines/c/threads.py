@@ -23,7 +23,7 @@ class ThreadPool:
 
     def __init__(self):
         self.workers: list[threading.Thread] = []
-        self.wake = SimpleQueue()  # numbers of workers that are asleep in Python
+        self.wake: SimpleQueue[int] = SimpleQueue()  # numbers of workers that are asleep in Python
         self.call_ns = 0
         self.idle_ns = 0
         self.single_until = 0.0  # time.perf_counter()

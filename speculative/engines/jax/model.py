@@ -118,7 +118,7 @@ class Network:
             tokens = to_draft(tokens, self.hparams["shared"], jnp)
         wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n_rows, n_embd]
         activation = ACTIVATIONS.get(self.hparams.get("activation_function"), gpt2.gelu)
-        updated = []
+        updated: list[tuple] = []
         layers = [partial(attend, positions, updated, *layer) for layer in cache]
         # At their default precision, GPUs round float32 factors to 10 bits.
         with jax.default_matmul_precision("highest"):
