@@ -6,6 +6,7 @@ of each drafter and K is not counted. With --out, an interrupted command continu
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -80,11 +81,15 @@ class Done:
     """The runs so far, in a file if --out names a folder for it."""
 
     def __init__(self, o):
-        self.models = [o.models_dir, o.target_model_size, o.dtype, o.draft_model_size, o.draft_dtype, o.n_tokens]
+        target = [o.models_dir, o.target_model_size, o.dtype]
+        draft = [o.draft_model_size, o.draft_dtype]
+        self.models = [*target, *draft, o.n_tokens]
         self.file = Path(o.out, "runs.jsonl") if o.out else None
         self.rows: dict[str, dict] = {}
         if self.file and self.file.exists():
-            self.rows = dict(map(json.loads, self.file.read_text("utf-8").splitlines()))
+            for line in self.file.read_text("utf-8").splitlines():
+                key, row = json.loads(line)
+                self.rows[key] = row
 
     def key(self, wanted: Wanted) -> str:
         return json.dumps([self.models, wanted])
@@ -107,8 +112,7 @@ def measure(o) -> list[dict]:
     todo = [run for run in wanted if run not in done]
     if todo:
         session = runs.load(o, o.drafters)
-        for drafter, K, accept in kinds(o):  # once before it counts
-            first = runs.Setting(drafter, K, 1.0, None, accept, 0)
+        for first in {run.setting.uncounted() for run in todo}:
             runs.run(session, wanted[0].prompt, min(o.n_tokens, 24), first)
         for run in tqdm(todo, unit="run", disable=None):
             done.add(run, run.row(session, o.n_tokens))
@@ -120,26 +124,38 @@ def measure(o) -> list[dict]:
 
 def summarise(rows: list[dict]) -> list[dict]:
     """Return a line for each kind of run."""
-    runs_of: dict[tuple, list[dict]] = {}
+    runs_of: dict[tuple, list[dict]] = defaultdict(list)
     for row in rows:
         kind = tuple(row[name] for name in KIND)
-        runs_of.setdefault(kind, []).append(row)
-    lines = [line_of(kind, of_kind) for kind, of_kind in runs_of.items()]
-    return sorted(lines, key=lambda line: [str(line[name]).zfill(6) for name in KIND])
+        runs_of[kind].append(row)
+    lines = [line_of(of_kind) for of_kind in runs_of.values()]
+    return sorted(lines, key=order)
 
 
-def line_of(kind: tuple, rows: list[dict]) -> dict[str, Any]:
-    """Return the means of these runs, the median speedup, and counts over the texts."""
-    line = dict(zip(KIND, kind, strict=True)) | {"runs": len(rows), "of": rows}
-    for name in rows[0].keys() - line.keys() - {*NO_MEAN}:
-        values = [row[name] for row in rows if row.get(name) is not None]
-        line[name] = mean(values) if values else None
+def order(line: dict[str, Any]) -> list[str]:
+    """Return what lines are sorted by: numbers as texts of one length."""
+    return [str(line[name]).zfill(6) for name in KIND]
+
+
+def line_of(rows: list[dict]) -> dict[str, Any]:
+    """Return the means of runs of one kind, the median speedup, and counts over the texts."""
+    line: dict[str, Any] = {name: rows[0][name] for name in KIND}
+    for name in rows[0].keys() - {*KIND, *NO_MEAN}:
+        line[name] = mean_of([row.get(name) for row in rows])
     texts = different_texts(rows)
+    line["of"] = rows
+    line["runs"] = len(rows)
     line["speedup"] = median(row["speedup"] for row in rows)
     line["unlike"] = sum(row["spec_tokens"] != row["plain_tokens"] for row in rows)
     line["texts"] = len(texts)
     line["r_error"] = standard_error([row["r"] for row in texts])
     return line
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that were measured; None if there are none."""
+    measured = [value for value in values if value is not None]
+    return mean(measured) if measured else None
 
 
 def different_texts(rows: list[dict]) -> list[dict]:

@@ -5,6 +5,7 @@ hundredth of answers does. A token's time is the wait for it: tokens of one call
 the first of them have 0. The first call, which also reads the prompt, does not count for tokens.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,24 +31,29 @@ def spread(times: Sequence[float]) -> dict[str, float]:
     return {"mean": np.mean(times), "deviation": np.std(times), "P50": p50, "P90": p90, "P99": p99}
 
 
-def rows_of(runs: Sequence[dict], decoder: str) -> list[dict]:
-    """Return the spread of a decoder's texts and of its tokens. decoder: "plain" or "spec"."""
-    texts = [run[f"{decoder}_text_ms"] for run in runs]
-    tokens = [wait for run in runs for wait in run[f"{decoder}_waits"]]
-    return [{"of": "text"} | spread(texts), {"of": "token"} | spread(tokens or [0.0])]
+def rows_of(runs: Sequence[dict], decoder: str, line: dict) -> list[dict]:
+    """Return the spread of a decoder's texts and of its tokens. decoder: "plain" or "spec". line: of the grid, whose
+    other columns the rows have."""
+    texts = []
+    tokens = []
+    for run in runs:
+        texts.append(run[f"{decoder}_text_ms"])
+        tokens += run[f"{decoder}_waits"]
+    of_texts = line | {"of": "text"} | spread(texts)
+    of_tokens = line | {"of": "token"} | spread(tokens or [0.0])
+    return [of_texts, of_tokens]
 
 
 def by_K(lines: Sequence[dict]) -> str:
     """Return the table of a grid's lines. K = 0 is autoregressive decoding, of which all runs of a setting count."""
-    runs_of: dict[tuple, dict] = {}
+    lines_of: dict[tuple, list[dict]] = defaultdict(list)
     for line in lines:
         setting = tuple(line[name] for name in SETTING)
-        runs_of.setdefault(setting, {})[line["K"]] = line["of"]
+        lines_of[setting].append(line)
     rows = []
-    for setting, by_lookahead in runs_of.items():
-        about = dict(zip(SETTING, setting, strict=True))
-        every = [run for runs in by_lookahead.values() for run in runs]
-        rows += [about | {"K": 0} | row for row in rows_of(every, "plain")]
-        for K, runs in by_lookahead.items():
-            rows += [about | {"K": K} | row for row in rows_of(runs, "spec")]
+    for of_setting in lines_of.values():
+        every = [run for line in of_setting for run in line["of"]]
+        rows += rows_of(every, "plain", of_setting[0] | {"K": 0})
+        for line in of_setting:
+            rows += rows_of(line["of"], "spec", line)
     return table(rows, COLUMNS)

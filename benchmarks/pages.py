@@ -24,12 +24,15 @@ BLOCK = re.compile(r"(```sh\n([^`]*?)\n```\n\n```text\n)(.*?)(?=```)", re.DOTALL
 
 def measured(block: re.Match) -> str:
     """The block with the output that its command has now. Raises UserError."""
-    print(f"$ {block[2]}", flush=True)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(block[2], shell=True, cwd=DOCS.parent, env=os.environ | {"PATH": path}, stdout=-1, text=True)
+    head, command, _ = block.groups()
+    print(f"$ {command}", flush=True)
+    environment = dict(os.environ)
+    beside = Path(sys.executable).parent  # where python is this one
+    environment["PATH"] = os.pathsep.join([str(beside), os.environ["PATH"]])
+    done = subprocess.run(command, shell=True, cwd=DOCS.parent, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise UserError(f"{block[2]!r} ended with status {done.returncode}; the page is as it was")
-    return block[1] + done.stdout
+        raise UserError(f"{command!r} ended with status {done.returncode}; the page is as it was")
+    return head + done.stdout
 
 
 def main(argv: list[str]) -> None:

@@ -105,7 +105,8 @@ def plot_curves(keys: Sequence[str], curves: dict[str, list[dict]], axes) -> Non
         for label, lines in curves.items():
             panel.plot(*curve(lines, key), label=label)
         words = PANELS[key]
-        panel.set(xlabel="lookahead K (tokens)", ylabel=words.label, title=words.title, ylim=(0, None))
+        panel.set(xlabel="lookahead K (tokens)", ylabel=words.label)
+        panel.set(title=words.title, ylim=(0, None))
     axes[0].legend(fontsize=8)
 
 

@@ -46,6 +46,10 @@ class Setting(NamedTuple):
     accept: str
     seed: int
 
+    def uncounted(self) -> "Setting":
+        """Return the setting of a first run, which does not count."""
+        return self._replace(temperature=1.0, top_p=None, seed=0)
+
     def options(self) -> dict[str, Any]:
         """Return the options of load_pair. A tree takes no K and no rule, and greedy decoding no top-p."""
         options = {"drafter": self.drafter, "temperature": self.temperature, "seed": self.seed}

@@ -58,7 +58,9 @@ def without_numbers(text: str) -> str:
 def take_turns(tasks: dict[str, Callable], rounds: int) -> dict[str, float]:
     """The median seconds of each task over rounds in which each is called once; the first round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for _ in range(rounds + 1):
+    for number in range(rounds + 1):
         for name, task in tasks.items():
-            seconds[name].append(timeit(task, number=1))
-    return {name: median(of_task[1:]) for name, of_task in seconds.items()}
+            took = timeit(task, number=1)
+            if number > 0:
+                seconds[name].append(took)
+    return {name: median(of_task) for name, of_task in seconds.items()}

@@ -161,10 +161,10 @@ def test_the_tables_of_the_walkthrough_are_those_of_the_page(capsys):
 def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
     measured = []
 
-    def run(session, prompt, N, drafter, K, temperature, top_p, accept, seed):
+    def run(session, prompt, N, setting):
         if len(measured) == stop:
             raise KeyboardInterrupt
-        measured.append((K, seed))
+        measured.append((setting.K, setting.seed))
         tokens = {"plain_tokens": [1, 2], "spec_tokens": [1, 2]}
         return tokens | dict.fromkeys((*runs.FIGURES, "plain_text_ms", "spec_text_ms", "speedup"), 1.0)
 
