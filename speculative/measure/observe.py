@@ -174,9 +174,10 @@ def run_figures(session: Session, records: dict[str, Record]) -> Figures | None:
 
 def greedy_difference(session: Session, records: Sequence[Record]) -> Difference | None:
     """Return where two greedy texts differ. None if they are equal, and if differences are no surprise."""
+    plan = session.plan
     texts = [record.tokens for record in records]
     are_equal = len(texts) < 2 or texts[0] == texts[1]
-    if are_equal or not session.plan.is_greedy or claim_of(session.plan.rule):
+    if are_equal or claim_of(plan.rule) or not plan.is_greedy:
         return None
     target = session.models["target"]
     text, is_defect = session.engine.greedy_differences(records[0].inputs, target, texts, session.options.dtype)
