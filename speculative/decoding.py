@@ -17,6 +17,7 @@ from speculative.explain import RecordedRandom, explain_step
 from speculative.loading import Models
 from speculative.lookahead import WINDOW_ROWS, AutoK
 from speculative.plan import Plan
+from speculative.rules import papers_chances
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
 from speculative.steps import Served, TextStep, origins_of
 from speculative.support.progress import working
@@ -252,6 +253,8 @@ class TextDecode:
             alpha=(self.rule.chances(step) if chances is None else chances)[:n],
             source=[*proposal.source],
         )
+        if chances is None:
+            shown.alpha_token = papers_chances(step, self.rule)[:n]
         if isinstance(proposal, Tree):
             shown.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": path_of(step)[1:]}
             return shown

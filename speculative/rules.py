@@ -119,6 +119,12 @@ TOKEN = one_by_one(
     replaced_by="max(0, q − p), normalised",
 )._replace(accept=token_by_token)
 
+
+def papers_chances(step: Step, rule: Rule) -> list[float]:
+    """The chances of a step by the paper's rule, for a rule that changes its test; [] for others."""
+    return TOKEN.chances(step) if rule.accept_tree and rule.kind != TOKEN.kind else []
+
+
 # A draft stays if it is the target's own sample, as llama.cpp and mlx-lm decide: the draft's p takes no part. Given the
 # draft j, the sample is j with chance q(j), and one of the other tokens otherwise. So each token is a sample of q,
 # whatever was drafted; but Σ p q drafts are accepted where token by token accepts Σ min(p, q).

@@ -36,6 +36,7 @@ class TextStep:
     draft_prefill: bool = False  # whether the draft model also read the prompt: not counted in t_draft
     prefill: bool = False  # whether the target also read the prompt: not counted in t_target
     alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft, in order
+    alpha_token: list[float] = field(default_factory=list)  # the same by the paper's rule, if the rule changes its test
     source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
     # of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
     levels: dict[str, list] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from tiny import counting_target, decoded, one_hot, refusal
 from gpt2 import softmax
 from speculative.drafters import DRAFTERS
 from speculative.explain import RecordedRandom, rebuilt_tests
-from speculative.rules import as_rule, parse_rule
+from speculative.rules import as_rule, papers_chances, parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.support.names import split
 
@@ -164,7 +164,10 @@ def test_a_draft_is_matched_with_the_chance_that_the_target_gives_it():
         rejected = rule.judge(proposal, rows, iter([float(q[0, j])]))
         others = q[0] * (np.arange(3) != j)  # [n_vocab]
         np.testing.assert_allclose(rejected.rest, others / others.sum(), rtol=1e-6)
-        assert rule.chances(Step([j, 0], proposal, rows)) == [pytest.approx(float(p[0] @ q[0]))]
+        step = Step([j, 0], proposal, rows)
+        assert rule.chances(step) == [pytest.approx(float(p[0] @ q[0]))]
+        assert papers_chances(step, rule) == [0.75]
+        assert papers_chances(step, parse_rule("token")) == papers_chances(step, parse_rule("block")) == []
 
 
 # ---- The tests, rebuilt afterwards -----------------------------------------------------------------------------------

@@ -155,11 +155,14 @@ def acceptance_line(f: Figures) -> str:
 
 
 def alpha_line(f: Figures) -> str | None:
-    """The chance of acceptance and the time of a draft, if the speculative decoder has run alone."""
-    if f.counts.alpha is None or f.comparison:
+    """The chance of acceptance, if the rule changes the paper's test or the speculative decoder has run alone. Then the
+    time of a draft comes too."""
+    counts = f.counts
+    if counts.alpha is None or (f.comparison and counts.alpha_token is None):
         return None
-    line = f"A tested draft is accepted with the chance α = {f.counts.alpha:.2f}."
-    if f.times.t_draft:
+    line = f"A tested draft is accepted with the chance α = {counts.alpha:.2f}"
+    line += "." if counts.alpha_token is None else f", by the paper's rule with {counts.alpha_token:.2f}."
+    if f.times.t_draft and not f.comparison:
         line += f" A draft takes {duration(f.times.t_draft)}."
     return line
 

@@ -52,6 +52,7 @@ def figures(autoregressive: Record | None, speculative: Record, measured: Measur
 def count(steps: Sequence[TextStep]) -> Counts:
     """Count the drafts, and those that were tested and accepted."""
     chances = [chance for step in steps for chance in step.alpha]
+    papers = [chance for step in steps for chance in step.alpha_token]
     n_tested = [len(step.alpha) for step in steps]
     n_accepted = [step.accepted for step in steps]
     tested = by_position(n_tested)
@@ -60,6 +61,7 @@ def count(steps: Sequence[TextStep]) -> Counts:
     return Counts(
         **sums((len(step.tokens), step.drafted, step.accepted) for step in steps),
         alpha=mean(chances) if chances else None,
+        alpha_token=mean(papers) if papers else None,
         tree=any(step.tree for step in steps),
         usual_K=usual_K,
         tokens_per_iteration_histogram={str(n): histogram[n] for n in sorted(histogram)},

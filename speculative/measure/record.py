@@ -125,6 +125,7 @@ class Counts(Sums):
     """The drafts of the speculative decode."""
 
     alpha: float | None  # α, the mean chance of acceptance of the tested drafts
+    alpha_token: float | None  # the same by the paper's rule, if the rule changes its test
     tree: bool  # whether the drafts were trees; positions are then depths
     usual_K: int  # the most frequent number of drafts
     tokens_per_iteration_histogram: dict[str, int]  # {tokens: iterations}
