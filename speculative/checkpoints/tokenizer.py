@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -242,20 +243,38 @@ class AddedTokens(NamedTuple):
 
 def tokens_to_add(files: TokenizerFiles, in_file: list[dict]) -> AddedTokens:
     """Return the tokens that the files number, and those that they name. in_file: those of tokenizer.json."""
-    config, more = files.config, {}
-    named: dict[str, Any] = dict.fromkeys(NAMED[:3], END_OF_TEXT) if files.is_gpt2s else {}
-    if "added_tokens_decoder" in config:
-        numbered = {int(i): token for i, token in config["added_tokens_decoder"].items()}
-    else:  # a folder of an older version
-        config, more = config | files.names, files.added
-        numbered = {i: {"content": text} for text, i in more.items()}
-        numbered |= {token["id"]: token for token in in_file}
+    config, added = files.config, {}
+    if "added_tokens_decoder" not in config:  # a folder of an older version
+        config, added = config | files.names, files.added
+    numbered = numbered_tokens(config, added, in_file)
+    named: dict[str, Any] = {}
+    if files.is_gpt2s:
+        named = dict.fromkeys(NAMED[:3], END_OF_TEXT)
+    named |= named_tokens(config, added)
+    return AddedTokens(numbered, named | extra_tokens(config))
+
+
+def numbered_tokens(config: dict, added: dict[str, int], in_file: list[dict]) -> list[Any]:
+    """Return the tokens that have ids, in their order."""
+    decoder = config.get("added_tokens_decoder")
+    if decoder is not None:
+        return [decoder[i] for i in sorted(decoder, key=int)]
+    numbered: dict[int, Any] = {i: text for text, i in added.items()}
+    for token in in_file:
+        numbered[token["id"]] = token
+    return [numbered[i] for i in sorted(numbered)]
+
+
+def named_tokens(config: dict, added: dict) -> dict[str, Any]:
+    """Return {name: token} of the settings that name a token. added: of these texts the flags do not count."""
+    named = {}
     for name in (*NAMED, *config):
         token = config.get(name)
         text = text_of(token)
-        if isinstance(text, str) and (name in NAMED or name.endswith("_token")):
-            named[name] = text if text in more else token
-    return AddedTokens([numbered[i] for i in sorted(numbered)], named | extra_tokens(config))
+        is_name = name in NAMED or name.endswith("_token")
+        if is_name and isinstance(text, str):
+            named[name] = text if text in added else token
+    return named
 
 
 def extra_tokens(config: dict) -> dict[str, Any]:
@@ -272,21 +291,21 @@ def text_of(token: Any) -> Any:
 def end_tokens(files: TokenizerFiles, named: dict[str, Any], tokenizer: Any, n_vocab: int) -> list[int]:
     """Return the ids of the tokens that end a text: the one that the tokenizer names, and those of
     generation_config.json, else of config.json. <|endoftext|> ends it if they name none."""
+    usable = partial(usable_ids, tokenizer, n_vocab)
+    eos = text_of(named.get("eos_token", ""))
+    ends = usable(tokenizer.token_to_id(eos))
+    for settings in (files.generation, files.settings):
+        of_model = usable(settings.get("eos_token_id"))
+        if of_model:
+            return ends + of_model
+    return ends or usable(tokenizer.token_to_id(END_OF_TEXT))
 
-    def usable(ids: Any) -> list[int]:
-        listed = ids if isinstance(ids, list) else [ids]
-        return [i for i in listed if is_token(i) and i < n_vocab]
 
-    def is_token(i: Any) -> bool:
-        return type(i) is int and i >= 0 and tokenizer.id_to_token(i) is not None
-
-    def by_text(text: str) -> list[int]:
-        return usable(tokenizer.token_to_id(text))
-
-    name = "eos_token_id"
-    of_tokenizer = by_text(text_of(named.get("eos_token", "")))
-    of_model = usable(files.generation.get(name)) or usable(files.settings.get(name))
-    return of_tokenizer + of_model or by_text(END_OF_TEXT)
+def usable_ids(tokenizer: Any, n_vocab: int, ids: Any) -> list[int]:
+    """Return those of the ids, or of one, that the model and the tokenizer have."""
+    listed = ids if isinstance(ids, list) else [ids]
+    numbers = [i for i in listed if type(i) is int and 0 <= i < n_vocab]
+    return [i for i in numbers if tokenizer.id_to_token(i) is not None]
 
 
 # ---- The library's tokenizer -----------------------------------------------------------------------------------------
