@@ -70,7 +70,9 @@ class PythonLoops:
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
         loaded = self.networks[role]
-        return loaded if role in self.plan.objects else loaded.with_probs(self.plan.filters(role))
+        if role not in self.plan.models:
+            return loaded
+        return loaded.with_probs(self.plan.filters(role))
 
     def drafter(self, rng: Any, depth: int = 0, target: Any = None) -> drafters.Drafter:
         """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this

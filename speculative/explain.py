@@ -45,13 +45,16 @@ def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> d
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
     and the draw of the last token. n_tokens: those that belong to the text; a stop text has cut the others."""
     again = rebuilt_tests(step, rule, u)
-    p, q = step.proposal.p, step.q  # [m, n_vocab], [m + 1, n_vocab]
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
     for i, test in enumerate(again.tests[:n_tokens]):
-        top = likeliest_rows(np.maximum(p[i], q[i]), drafts[i], p[i], q[i])
+        p = step.proposal.p[i]  # [n_vocab]
+        q = step.q[i]  # [n_vocab]
+        top = likeliest_rows(np.maximum(p, q), drafts[i], p, q)
         tested.append({"token": drafts[i], **test.figures, "top": top})
-    own = None if n_tokens < len(step.tokens) else last_draw(step, again.rest, u[-1])
+    own = None
+    if n_tokens == len(step.tokens):
+        own = last_draw(step, again.rest, u[-1])
     return {"drafts": drafts, "tested": tested, "own": own}
 
 

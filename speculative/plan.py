@@ -93,6 +93,11 @@ class Plan:
         return [spec.name for specs in self.levels for spec in specs if spec.load and not spec.has_model]
 
     @property
+    def models(self) -> list[str]:
+        """The roles to which filters apply: networks, and drafters that are models."""
+        return [role for role in self.roles if role not in self.objects]
+
+    @property
     def is_greedy(self) -> bool:
         return self.target_filters.temperature == 0
 

@@ -98,12 +98,12 @@ class Session(Generic[AnyOptions]):
     def load(self, longest: int, are_known: bool) -> None:
         """Load the weights that are not loaded yet, and make the loops. longest: the tokens of the longest prompt.
         are_known: whether there will be no other prompts. Raises UserError."""
-        o, plan = self.options, self.plan
-        in_place = are_known and plan.batch == 1 and is_short(o, longest + o.n_tokens_to_generate)
+        plan = self.plan
+        n_tokens = longest + self.options.n_tokens_to_generate
+        in_place = are_known and plan.batch == 1 and is_short(self.options, n_tokens)
         new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
-        logs = {role: self.models[role].log for role in plan.roles if role not in plan.objects}
-        self.logs: Mapping[str, deque[Call]] = logs
+        self.logs: Mapping[str, deque[Call]] = {role: self.models[role].log for role in plan.models}
         self.in_python = PythonLoops(plan, self.models, self.encoder.n_vocab, self.n_ctx)
         self.loops = self.loops_of(plan)
 
