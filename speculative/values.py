@@ -56,10 +56,9 @@ def whole(least: int, most: int = LARGEST, more: str = "") -> Callable[[Any], in
     def check(value: Any) -> int:
         is_whole = re.fullmatch(r"\+?[0-9]{1,19}", str(value))
         if not is_whole or not least <= int(value) <= most:
-            must_be = f"a whole number of at least {least}"
-            if most < LARGEST or len(str(value)) > 18:
-                must_be += f" and at most {most}"
-            raise ValueError(must_be + more)
+            is_bounded = most < LARGEST or len(str(value)) > 18
+            bounds = f"from {least} to {most}" if is_bounded else f"of at least {least}"
+            raise ValueError(f"a whole number {bounds}{more}")
         return int(value)
 
     return check
@@ -91,7 +90,7 @@ def parts_of(value: Any, separator: str) -> Sequence:
 
 def lookahead(value: Any) -> int | str | tuple:
     """K: a number or "auto"; for a staged drafter one for each level, as "16/4" or (16, 4), from the outermost in."""
-    number = whole(1, 1024, ", or auto; for a staged drafter one for each level, as 16/4")
+    number = whole(1, 1024, ", or auto, or for a staged drafter one for each level, as 16/4")
     parts = parts_of(value, "/")
     Ks = tuple(part if part == "auto" else number(part) for part in parts or [""])
     return Ks if len(Ks) > 1 else Ks[0]

@@ -117,7 +117,7 @@ def test_the_first_of_several_prompts_is_decoded_with_a_line(tmp_path, capsys):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("one", "two", "three")))
     assert choose_prompts(Options(prompt_file=str(path))) == ["one"]
-    line = f"the first of 3 prompts in {path} is decoded: --engine jax --batch 3 decodes all of them\n"
+    line = f"only the first of 3 prompts in {path} is decoded: --batch 3 decodes all of them\n"
     assert capsys.readouterr().err == line
     path.write_text(json.dumps({"prompt": "one"}))
     assert choose_prompts(Options(prompt_file=str(path))) == ["one"]

@@ -336,7 +336,7 @@ def test_a_wrong_field_is_marked_and_the_last_result_stays(serving, go_to, bench
     result = [text_of(driver, "headline"), shown_texts(driver)]
     wrong = "[...document.querySelectorAll('[aria-invalid]')].map((field) => field.id)"
     for fields, line in (
-        ({"K": "none"}, "“Lookahead K” must be a whole number of at least 1"),
+        ({"K": "none"}, "“Lookahead K” must be a whole number from 1 to 1024"),
         ({"K": 4, "top_p": 7}, "“top-p” must be a number above 0"),
         ({"top_p": "", "n_tokens_to_generate": 5000}, "the prompt's 17 tokens and 5000 more exceed"),
     ):

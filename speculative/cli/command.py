@@ -72,5 +72,5 @@ def say_which(file: str, prompts: list[str]) -> None:
     """Print that the first of several prompts is decoded."""
     n = len(prompts)
     if n > 1:
-        line = f"the first of {n} prompts in {file} is decoded: --engine jax --batch {n} decodes all of them"
+        line = f"only the first of {n} prompts in {file} is decoded: --batch {n} decodes all of them"
         print(one_line(line), file=sys.stderr)
