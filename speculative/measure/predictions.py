@@ -60,7 +60,8 @@ def measure(session: Session, speculative: Record) -> Measured | None:
     seconds = min(most, max(least, TIMING_SHARE * speculative.seconds))
     until = time.perf_counter() + seconds
     draft_seconds = seconds_of_drafts(speculative.iterations)
-    drafters = candidates(plan.levels, has_drafted=draft_seconds > 0)
+    has_drafted = any(is_by_model(step) and not step.draft_prefill for step in speculative.iterations)
+    drafters = candidates(plan.levels, has_drafted)
     all_specs = chain(*drafters.values())
     texts = [*known_texts(session, speculative, until if has_model(all_specs) else None)]
     by_text_seconds = time_by_text(texts[0])
