@@ -1,11 +1,26 @@
 """Many prompts at once: the loops of sampling.py for several texts at a time, to the bit those of each alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, NamedTuple
 
-from speculative.decoding import PythonLoops
+from speculative.decoding import PythonLoops, new_lookaheads
 from speculative.engines.together import Meeting
+from speculative.sampling import Step
 from speculative.steps import Served
+
+
+class TextLoop(NamedTuple):
+    """The loop of one text: loop(networks) -> its steps."""
+
+    loops: PythonLoops
+    name: str  # of the decoder
+    x: Sequence[int]  # [n], the prompt
+    N: int
+    rng: Any
+
+    def __call__(self, networks: Mapping[str, Any]) -> Iterator[Step]:
+        return self.loops.over(networks).steps(self.name, self.x, self.N, self.rng)
 
 
 class BatchLoops:
@@ -14,19 +29,19 @@ class BatchLoops:
 
     def __init__(self, alone: PythonLoops, batch: int):
         """batch: texts that are decoded together."""
-        self.alone = alone
-        self.batch = batch
-        self.measure = alone.measure
-        self.ready = alone.ready
+        self.loops = copy(alone)
+        self.loops.n_texts = batch
+        self.loops.lookaheads = new_lookaheads(alone.plan)  # beside other texts a row costs more, so K is chosen anew
+        self.measure = self.loops.measure
+        self.ready = self.loops.ready
+
+    def meeting(self, n_texts: int) -> Meeting:
+        roles = self.loops.plan.roles
+        return Meeting({role: self.loops.networks[role] for role in roles}, min(n_texts, self.loops.n_texts))
 
     def calls(
         self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable[[int], bool]
     ) -> Iterator[list[Served]]:
-        networks = {role: self.alone.networks[role] for role in self.alone.plan.roles}
-        meeting = Meeting(networks, min(self.batch, len(prompts)))
-
-        def loop_of(x: Sequence, rng: Any) -> Callable[[Mapping], Iterator]:
-            return lambda networks: self.alone.over(networks).steps(name, x, N, rng)
-
-        for steps in meeting.steps(map(loop_of, prompts, rngs), stopped):
+        loops = [TextLoop(self.loops, name, x, N, rng) for x, rng in zip(prompts, rngs, strict=True)]
+        for steps in self.meeting(len(prompts)).steps(loops, stopped):
             yield [Served(text_index, step) for text_index, step in steps]

@@ -54,10 +54,8 @@ class PythonLoops:
         self.n_vocab = n_vocab
         self.n_ctx = n_ctx
         self.copies = [role for role in plan.networks if models.shares_cache(role)]
-        self.lookaheads: list[Any] = []  # of the drafter's levels, from the outermost in
-        for K, specs in zip(plan.Ks, plan.levels, strict=True):
-            scales = [spec.scale for spec in specs]
-            self.lookaheads.append(drafters.FixedK(K) if isinstance(K, int) else AutoK(scales))
+        self.lookaheads = new_lookaheads(plan)
+        self.n_texts = 1  # whose rows a call has
 
     def over(self, networks: Mapping[str, Any]) -> "PythonLoops":
         """Return the same loops over other networks, such as those of one text of a batch."""
@@ -118,7 +116,7 @@ class PythonLoops:
     def call_seconds(self, role: str, x, n_rows: int) -> float:  # x [n]
         """The seconds of a call of a model for so many rows after the text x."""
         if role in self.plan.networks:
-            return self.models.engine.window_seconds(self.models[role], x, n_rows)
+            return self.models.engine.window_seconds(self.models[role], x, n_rows * self.n_texts)
         model = self.model(role)
         drafts = [x[-1]] * n_rows
         began = time.perf_counter()
@@ -137,7 +135,7 @@ class PythonLoops:
         draft(x, 1)  # so that it has read the text
         began = lookahead.clock()
         draft(x, n)
-        return (lookahead.clock() - began) / n
+        return self.n_texts * (lookahead.clock() - began) / n
 
     def ready(self, prompts: Sequence, N: int) -> None:
         if self.plan.depends_on_times:
@@ -169,6 +167,15 @@ class PythonLoops:
         if self.copies and len(x) >= READ_FIRST:
             draft = drafters.AfterFirst(draft)
         return speculative_sampling(x, draft, target, N, lookahead.K_max, rng, plan.rule.accept)
+
+
+def new_lookaheads(plan: Plan) -> list[Any]:
+    """Return a FixedK or an AutoK for each level of the drafter, from the outermost in."""
+    lookaheads: list[Any] = []
+    for K, specs in zip(plan.Ks, plan.levels, strict=True):
+        scales = [spec.scale for spec in specs]
+        lookaheads.append(drafters.FixedK(K) if isinstance(K, int) else AutoK(scales))
+    return lookaheads
 
 
 # ---- Steps with text -------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class Network:
 
     lock: Any = LOCK  # held around a call
     n_read = 0  # tokens that the call had to read
+    waited = 0.0  # seconds of the call in which others of a batch were served
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
 
     def __init__(self, logits: Callable):
@@ -97,6 +98,7 @@ class CachedNetwork(Network):
         self.shared = hparams.get("shared")  # of a draft: the ids that it shares with its target, if not all
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
+        self.shared_weights = self  # of a text of a batch: the network that computes for all
         self.log = deque(maxlen=N_CALLS)
         self.slots = Slots()
 
@@ -110,10 +112,11 @@ class CachedNetwork(Network):
         """The same weights with a cache of their own. ask(network, rows): computes rows of this text beside those of
         other texts, each of which waits in the meantime: so it holds no lock."""
         other = copy(self)
+        other.shared_weights = self
         other.lock = contextlib.nullcontext()
         other.log = deque(maxlen=N_CALLS)
         other.slots = Slots()
-        other.forward = self.forward.of_another_text(partial(ask, self))
+        other.forward = self.forward.of_another_text(partial(ask, other))
         return other
 
     def together(self, rows_of_texts: Sequence[Any]) -> list:
@@ -286,12 +289,14 @@ class Model:
     def call(self, logits_of: Callable, last: LastCall, *args) -> np.ndarray:  # -> [m, n_vocab]
         """Call the network, with an entry in the log."""
         began = time.perf_counter()
+        self.network.waited = 0.0
         with self.network.lock:  # until its entry is in the log too: another thread's call changes the figures
             self.last_logits = logits_of(last.x, *args)  # [m, n_vocab]
             rows = self.to_probs(self.last_logits)  # [m, n_vocab]
             self.decode.leave(self.network)
             self.last = last._replace(n_rows=len(rows), hidden=self.network.hidden)
-            self.log.append(Call(began, time.perf_counter() - began, self.network.n_read, len(rows)))
+            seconds = time.perf_counter() - began - self.network.waited
+            self.log.append(Call(began, seconds, self.network.n_read, len(rows)))
         return rows
 
     def hidden_after(self, x) -> np.ndarray | None:  # [n] -> [n_embd]

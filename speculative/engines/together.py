@@ -5,12 +5,15 @@ a thread of its own, a strand, that waits at each call of a model and at each st
 a generator. When all of them wait for a model, the calls that ask for the same network become one call.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 from speculative.engines.model import CachedNetwork
+from speculative.sampling import Step
 
 
 class Request(NamedTuple):
@@ -20,6 +23,13 @@ class Request(NamedTuple):
     rows: Any  # of the text, as the network's pass takes them
 
 
+class Answer(NamedTuple):
+    """The result for one text of a call for several."""
+
+    result: Any
+    began: float  # when the call did, by time.perf_counter
+
+
 class Closed(BaseException):
     """Raised in a strand that is to end."""
 
@@ -27,7 +37,8 @@ class Closed(BaseException):
 class Strand:
     """A function in a thread of its own, in turn with the thread that made it: while one runs, the other waits.
 
-    Whose turn it is stands in is_running. So Ctrl-C, which may come anywhere in the caller, loses nothing.
+    Whose turn it is stands in is_running; the locks only wake who waits for that. So Ctrl-C, which may come anywhere in
+    the caller, loses nothing.
     """
 
     def __init__(self, function: Callable[[], None]):
@@ -38,7 +49,8 @@ class Strand:
         self.has_ended = False
         self.is_running = False
         self.function = function
-        self.turn = threading.Condition()
+        self.wakes_strand = threading.Lock()
+        self.wakes_caller = threading.Lock()
 
     def run(self) -> None:
         try:
@@ -47,18 +59,17 @@ class Strand:
             pass
         except BaseException as error:  # it is raised where the strand is resumed
             self.error = error
-        with self.turn:
-            self.has_ended = True
-            self.is_running = False
-            self.turn.notify_all()
+        self.has_ended = True
+        self.is_running = False
+        release(self.wakes_caller)
 
     def wait_at(self, event: Any) -> Any:
         """In its thread: wait at an event -> the answer."""
-        with self.turn:
-            self.event = event
-            self.is_running = False
-            self.turn.notify_all()
-            self.turn.wait_for(lambda: self.is_running)
+        self.event = event
+        self.is_running = False
+        release(self.wakes_caller)
+        while not self.is_running:
+            self.wakes_strand.acquire()
         if isinstance(self.answer, Closed):
             raise self.answer
         return self.answer
@@ -77,9 +88,9 @@ class Strand:
 
     def join(self) -> None:
         """Wait until it waits, or has ended."""
-        with self.turn:
-            self.turn.notify_all()
-            self.turn.wait_for(lambda: not self.is_running)
+        release(self.wakes_strand)
+        while self.is_running:
+            self.wakes_caller.acquire()
 
     def close(self) -> None:
         """Let it end where it waits."""
@@ -87,6 +98,12 @@ class Strand:
             self.join()
             if not self.has_ended:
                 self.resume(Closed())
+
+
+def release(lock: threading.Lock) -> None:
+    """Release a lock, if it is not released already."""
+    with contextlib.suppress(RuntimeError):
+        lock.release()
 
 
 class Seat:
@@ -107,7 +124,10 @@ class Seat:
 
     def ask(self, network: CachedNetwork, rows: Any) -> Any:
         """In the strand: the result of these rows, which are computed together with those of other texts."""
-        return self.strand.wait_at(Request(network, rows))
+        asked = time.perf_counter()
+        answer = self.strand.wait_at(Request(network.shared_weights, rows))
+        network.waited += answer.began - asked
+        return answer.result
 
     def start(self, loop: Callable[[Mapping[str, Any]], Iterator]) -> None:
         """Begin a text. loop(networks) -> its steps."""
@@ -132,26 +152,28 @@ class Meeting:
         self.seats = [Seat(networks) for _ in range(n_seats)]
         self.number_of: dict[Seat, int] = {}  # of the text in each seat that is taken
 
-    def steps(self, loops: Iterable[Callable], is_stopped: Callable[[int], bool]) -> Iterator[list[tuple[int, Any]]]:
+    def steps(self, loops: Iterable[Any], is_stopped: Callable[[int], bool]) -> Iterator[list[tuple[int, Any]]]:
         """Yield [(number of a text, its step)] for each call of the target. loops: of each text, see Seat.start.
         is_stopped(number): True if nobody needs more steps of this text."""
         waiting = enumerate(loops)
         try:
             while self.take_seats(waiting):
-                at_step = [seat for seat in self.number_of if not isinstance(seat.strand.event, Request)]
-                if not at_step:
-                    self.call()
-                    continue
-                yield [(self.number_of[seat], seat.strand.event) for seat in at_step]
-                for seat in at_step:
-                    self.go_on(seat, is_stopped)
+                at_call = self.waiting_at(Request)
+                at_step = self.waiting_at(Step)
+                if at_step:
+                    yield [(self.number_of[seat], seat.strand.event) for seat in at_step]
+                    for seat in at_step:
+                        self.go_on(seat, is_stopped)
+                elif at_call:
+                    self.call(at_call)
         finally:
             for seat in self.seats:
                 seat.strand.close()
             self.number_of = {}
 
-    def take_seats(self, waiting: Iterator[tuple[int, Callable]]) -> bool:
-        """Let texts take the free seats. Return False if there are no texts any more."""
+    def take_seats(self, waiting: Iterator[tuple[int, Any]]) -> bool:
+        """Let texts take the seats of those that have ended. Return False if there are no texts any more."""
+        self.number_of = {seat: number for seat, number in self.number_of.items() if not seat.strand.has_ended}
         for seat in self.seats:
             if seat not in self.number_of:
                 for number, loop in islice(waiting, 1):
@@ -165,15 +187,17 @@ class Meeting:
             seat.strand.close()
         else:
             seat.strand.resume()
-        if seat.strand.has_ended:
-            del self.number_of[seat]
 
-    def call(self) -> None:
+    def waiting_at(self, kind: type) -> list[Seat]:
+        """The seats whose texts wait at an event of this kind."""
+        return [seat for seat in self.number_of if isinstance(seat.strand.event, kind)]
+
+    def call(self, seats: Sequence[Seat]) -> None:
         """Call one network for all texts that wait for it: the last one, so that a call of the target has all texts."""
-        requests = {seat: seat.strand.event for seat in self.number_of}
-        wanted = [request.network for request in requests.values()]
-        network = next(network for network in reversed(self.networks) if network in wanted)
-        asking = {seat: request.rows for seat, request in requests.items() if request.network is network}
-        results = network.together([*asking.values()])
+        wanted = {id(seat.strand.event.network) for seat in seats}
+        network = next(network for network in reversed(self.networks) if id(network) in wanted)
+        asking = [seat for seat in seats if seat.strand.event.network is network]
+        began = time.perf_counter()
+        results = network.together([seat.strand.event.rows for seat in asking])
         for seat, result in zip(asking, results, strict=True):
-            seat.strand.resume(result)
+            seat.strand.resume(Answer(result, began))
