@@ -1,6 +1,7 @@
 """Downloads, from a server on this machine that does to its answers what networks do to them."""
 
 import contextlib
+import errno
 import hashlib
 import http.server
 import os
@@ -13,6 +14,7 @@ import threading
 import time
 from unittest.mock import Mock
 
+import filelock
 import numpy as np
 import pytest
 from tiny import ROOT, refusal
@@ -206,6 +208,14 @@ def test_a_second_program_waits_for_the_download(server, tmp_path, monkeypatch):
     assert len(server.ranges) == 2
     assert server.ranges[1][1] != "bytes=0-"
     assert sorted(os.listdir(path.parent)) == ["SHA256SUMS", "weights"]
+
+
+def test_a_disk_without_locks_is_written_all_the_same(get, tmp_path, monkeypatch):
+    for error in (NotImplementedError, OSError(errno.ENOLCK, "No locks available")):
+        monkeypatch.setattr(filelock.FileLock, "acquire", Mock(side_effect=error))
+        get(sha256=SUM)
+        assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
+        (tmp_path / "model" / "weights").unlink()
 
 
 def test_a_line_says_what_will_be_downloaded_and_what_remains(tmp_path, monkeypatch, capsys):

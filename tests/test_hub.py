@@ -125,15 +125,16 @@ def test_a_line_says_what_will_be_downloaded(hub, tmp_path):
     assert "downloading" not in hub.refresh().stderr  # nothing is missing
 
 
-@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "model-00001-of-00002.safetensors"])
 def test_a_file_that_was_cut_in_the_cache_is_named_and_comes_back(name, hub, tmp_path):
     _, out, _ = hub.run()
     [path] = (tmp_path / "hf").glob(f"hub/models--owner--my-gpt2/snapshots/*/{name}")
     blob = path.resolve()
-    blob.write_bytes(blob.read_bytes()[:-9])
+    blob.write_bytes(blob.read_bytes()[:-1])
     status, _, line = hub.run()
     assert status == 2
-    assert line.endswith(f"; delete {blob} to have it downloaded again")
+    n = len(hub.contents[name])
+    assert line == f"error: {path}: has {n - 1:,} bytes of {n:,}; delete {blob} to have it downloaded again"
     blob.unlink()
     assert hub.run()[:2] == (0, out)
 

@@ -3,9 +3,11 @@
 The library takes care of HF_HOME, HF_TOKEN and HF_HUB_OFFLINE.
 """
 
+import os
 from textwrap import shorten
 from typing import Any
 
+from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.forms import SMALL_NAMES, WEIGHT_NAMES
 from speculative.checkpoints.network import announce, certificate_advice, trust_certificates
 from speculative.support.errors import UserError
@@ -14,11 +16,27 @@ KEPT = "Ctrl-C keeps the files that are complete"
 
 
 def cached_folder(name: str) -> str | None:
-    """Return the folder of a model in the library's cache, with all its small files, or None. Nothing is asked."""
+    """Return the folder of a model in the library's cache, with all its small files, or None. Nothing is asked. Raises
+    UserError if a file was cut."""
     try:
-        return ask("snapshot_download", name, allow_patterns=SMALL_NAMES, local_files_only=True)
+        folder = ask("snapshot_download", name, allow_patterns=SMALL_NAMES, local_files_only=True)
     except UserError:  # the cache lacks a file
         return None
+    check_sizes(name, folder)
+    return folder
+
+
+def check_sizes(name: str, folder: str) -> None:
+    """Raise UserError for a file with fewer bytes than the hub's list says, which the cache keeps: a cut merges.txt
+    would give other tokens."""
+    try:
+        listed = ask("get_cached_repo_tree", name)
+    except UserError:  # another program has filled the cache, and kept no list
+        return
+    for file in listed:
+        path = os.path.join(folder, file.path)
+        if os.path.isfile(path) and os.path.getsize(path) < file.size:
+            raise bad_file(path, f"has {os.path.getsize(path):,} bytes of {file.size:,}")
 
 
 def download(name: str, weights: bool) -> str:

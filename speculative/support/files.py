@@ -52,8 +52,8 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 @contextlib.contextmanager
 def locked(path: str, waiting: str) -> Iterator[None]:
-    """Hold a lock on a file while the body of the `with` runs. Another process that holds it is waited for, with the
-    line `waiting`. The system takes the lock back from a process that ends."""
+    """Hold a lock on a file while the body of the `with` runs, if its disk has locks. Another process that holds it is
+    waited for, with the line `waiting`. The system takes the lock back from a process that ends."""
     from filelock import FileLock, Timeout
 
     beside = f"{path}.lock"
@@ -65,6 +65,8 @@ def locked(path: str, waiting: str) -> Iterator[None]:
     except Timeout:
         print(one_line(waiting), file=sys.stderr, flush=True)
         lock.acquire()
+    except (NotImplementedError, OSError):
+        pass  # a network disk may have no locks
     try:
         yield
     finally:
