@@ -13,7 +13,6 @@ from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import is_padded, look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
-from speculative.drafters import DRAFTERS
 from speculative.engines import formats, memory
 from speculative.engines.c import pack_files
 from speculative.engines.c.library import c_crc32c, library
@@ -175,10 +174,10 @@ class Models:
         Return the new networks. in_place: see Engine.converter. Raises UserError."""
         self.in_place = in_place
         new = self.due = self.new_specs(plan.networks)
-        for name in plan.parts:
-            if name not in self.loaded:
-                part = DRAFTERS[name].load(self)
-                self.loaded[name] = Network(part) if DRAFTERS[name].has_model else part
+        for spec in plan.parts:
+            if spec.name not in self.loaded:
+                part = spec.load(self)  # type: ignore[misc]  # it has one
+                self.loaded[spec.name] = Network(part) if spec.has_model else part
         self.load_networks()
         return [self.loaded[spec.role] for spec in new]
 

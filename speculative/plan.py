@@ -83,14 +83,14 @@ class Plan:
         return [role for role in self.roles if role in self.wanted]
 
     @property
-    def parts(self) -> list[str]:
-        """The other roles: drafters that load something of their own."""
-        return [role for role in self.roles if role not in self.wanted]
+    def parts(self) -> list[DrafterSpec]:
+        """The drafters that load something of their own, under their names."""
+        return [spec for specs in self.levels for spec in specs if spec.load]
 
     @property
     def objects(self) -> list[str]:
-        """The parts that are not models, to which no filters apply."""
-        return [spec.name for specs in self.levels for spec in specs if spec.load and not spec.has_model]
+        """The names of parts that are not models, to which no filters apply."""
+        return [spec.name for spec in self.parts if not spec.has_model]
 
     @property
     def models(self) -> list[str]:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from test_tokenizers import make_tokenizer
 from tiny import counting_target, decoded, one_hot, refusal
 
 from speculative import load_pair
-from speculative.drafters import first_of
+from speculative.drafters import DRAFTERS, AfterFirst, first_of
+from speculative.drafters.base import DrafterSpec, always
 from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
@@ -85,6 +87,11 @@ def test_the_first_that_has_anything_proposes_and_the_others_are_not_asked():
     assert first_of([nobody, lookup_tree(3)])(np.array([1, 2, 1]), [2, 1]).tokens == [2, 1]
 
 
+def test_a_drafter_after_the_first_call_proposes_nothing_in_it():
+    draft = AfterFirst(lambda x, k: Proposal([k], [[1.0]]))
+    assert [len(draft([0], 3).tokens), *draft([0], 3).tokens, *draft([0], 2).tokens] == [0, 3, 2]
+
+
 def test_each_token_of_a_level_has_the_name_of_its_proposer():
     """An accepted token is the inner drafter's. A resampled or bonus token is the level's own."""
 
@@ -97,6 +104,36 @@ def test_each_token_of_a_level_has_the_name_of_its_proposer():
     proposal = staged("middle", counting_target, lambda: inner, 2, rng, token_by_token)(np.array([0]), 5)
     assert proposal.tokens == [1, 2, 3, 4, 5]
     assert proposal.source == ["inner", "middle", "inner", "middle", "middle"]
+
+
+def copied_from(path):
+    """The drafter file:PATH, which drafts the text of a file from its beginning on."""
+
+    def load(models):
+        return models.spec("target").encoder.encode(Path(path).read_text("utf-8"))
+
+    def chain(context):
+        def draft(x, k, go_on=always):
+            tokens = context.models[f"file:{path}"][:k]
+            return Proposal(tokens, np.eye(context.n_vocab, dtype=np.float32)[tokens], [f"file:{path}"] * len(tokens))
+
+        return draft
+
+    return DrafterSpec(name=f"file:{path}", chain=chain, roles=(f"file:{path}",), load=load)
+
+
+def test_a_drafter_may_take_an_argument(pair, tmp_path, monkeypatch):
+    """Here a file, whose path has slashes."""
+    path = tmp_path / "a" / "b.txt"
+    path.parent.mkdir()
+    path.write_text(" to the")
+    spec = DrafterSpec(name="file", chain=None, with_argument=copied_from)
+    monkeypatch.setitem(DRAFTERS, "file", spec)
+    session = pair.changed(drafter=f"file:{path}+model", temperature=1)
+    assert [spec.name for spec in session.plan.levels[0]] == [f"file:{path}", "model"]
+    steps = [*session.speculative("It was a dark night, and", 40)]
+    assert {name for step in steps for name in step.source} == {f"file:{path}"}
+    assert "model takes nothing after its name" in refusal(pair.changed, drafter="model:3")
 
 
 # ---- Heads -----------------------------------------------------------------------------------------------------------
