@@ -1,5 +1,6 @@
 """A session: greedy texts are the target's to the bit, whatever drafts; seeds, stop texts, threads, changed options."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -22,6 +23,7 @@ from speculative import decoding, load_pair
 from speculative.checkpoints.tokenizer import redirecting
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
+from speculative.engines.c.engine import CEngine
 from speculative.engines.model import LOCK, CachedNetwork
 from speculative.options import Options, make_options
 from speculative.rules import parse_rule
@@ -154,21 +156,28 @@ def test_a_forked_child_does_not_wait_for_a_lock_of_its_parents_thread(lock):
 @pytest.mark.parametrize("drafter", ["model", "int8/prompt_lookup+model"])
 def test_a_session_goes_on_after_ctrl_c_while_costs_are_measured(pair, greedy, monkeypatch, drafter):
     """Whichever call is interrupted, nothing of the measurement counts, or all of it."""
-    logits = CachedNetwork.logits
     left = []  # an entry for each call before the one that is interrupted
 
-    def interrupted(network, *given):
-        if left and not left.pop():
-            raise KeyboardInterrupt
-        return logits(network, *given)
+    def interrupted(function):
+        def call(*given):
+            if left and not left.pop():
+                raise KeyboardInterrupt
+            return function(*given)
 
-    monkeypatch.setattr(CachedNetwork, "logits", interrupted)
-    for n_before in (0, 3, 10, 16, 29):
+        return call
+
+    monkeypatch.setattr(CachedNetwork, "logits", interrupted(CachedNetwork.logits))
+    monkeypatch.setattr(CEngine, "window_seconds", interrupted(CEngine.window_seconds))
+    n_interrupted = 0
+    for n_before in range(0, 20, 3):
         session = pair.changed(drafter=drafter, K="auto")
         left[:] = [False, *[True] * n_before]
-        with pytest.raises(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
             [*session.speculative(PROMPT, 12)]
+        n_interrupted += not left
+        left.clear()  # a decode of fewer calls was not interrupted
         assert decoded(session.speculative(PROMPT, 12)) == greedy[:12]
+    assert n_interrupted > 3
 
 
 # ---- Options ---------------------------------------------------------------------------------------------------------
