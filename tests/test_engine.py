@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import google_crc32c
 import numpy as np
 import pytest
-from tiny import ROOT, convert, flatten, python, random_params
+from tiny import ROOT, convert, flatten, plant, python, random_params
 
 from speculative.engines.c import library
 from speculative.engines.c.packing import packer
@@ -155,32 +155,94 @@ def test_a_matrix_that_is_used_in_its_file_gives_the_bits_of_its_tiles(hparams):
             assert (packer("float32", in_place=True)(name, w) is w) == (w.shape[1] % library.lanes() == 0)
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("hparams", [SHAPES[3], SHAPES[5]], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
-def test_a_row_has_the_same_bits_beside_rows_of_other_texts(hparams, dtype):
-    """Prompts of many chunks, windows and trees, in calls of any mixture."""
+def differ_beside_other_texts(dtype, hparams):
+    """Compute prompts of many chunks, windows and trees in calls of any mixture -> whether a row differs from gpt2.py's
+    or, to the bit, from what it is alone."""
     run, _ = new_pass(dtype, hparams)
+    plain = PlainPass(rounded(random_params(hparams), dtype), hparams)
     texts = [run.of_another_text(None) for _ in range(5)]
+    held = [np.empty(0, int) for _ in texts]
     rng = np.random.default_rng(0)
-    lengths = [0] * len(texts)
     for _ in range(8):
         rows = []
         for number in rng.permutation(len(texts))[: rng.integers(1, 6)]:
-            n_past = lengths[number]
-            n = int(rng.choice([1, 2, 5, 70]))
-            n = min(n, N_CTX - n_past)
+            n_past = len(held[number])
+            n = min(int(rng.choice([1, 2, 5, 70])), N_CTX - n_past)
             sees = np.tri(n, n_past + n, n_past, dtype=np.uint8)  # [n, n_past + n]
             if n > 2:
                 sees[-1, -2] = 0  # the last two are siblings
             tokens = rng.integers(0, 261, n)
             n_last = int(rng.integers(1, n + 1))
             rows.append(forward.Rows(texts[number].cache, tokens, n_past, n_last, sees if n > 2 else None))
-            lengths[number] += n - (n > 2)
-        results = run.together(rows)
-        for text, (logits, hidden) in zip(rows, results, strict=True):
+            held[number] = np.append(held[number], tokens[: n - (n > 2)])
+        for text, (logits, hidden) in zip(rows, run.together(rows), strict=True):
             [(alone, hidden_alone)] = run.together([text])
-            assert np.array_equal(logits, alone)
-            assert np.array_equal(hidden, hidden_alone)
+            if not np.array_equal(logits, alone) or not np.array_equal(hidden, hidden_alone):
+                return True
+    for text, tokens in zip(texts, held, strict=True):
+        x = np.append(tokens[: N_CTX - 1], 7)
+        expected = plain(x, 1)
+        rows = forward.Rows(text.cache, x[-1:], len(x) - 1, 1)
+        [(logits, _)] = run.together([rows])
+        if np.abs(logits - expected).max() > EXACT[dtype] * np.abs(expected).max():
+            return True
+    return False
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("hparams", [SHAPES[3], SHAPES[5]], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_a_row_has_the_same_bits_beside_rows_of_other_texts(hparams, dtype):
+    assert not differ_beside_other_texts(dtype, hparams)
+
+
+MISTAKES = {
+    "rows in the wrong order": ("forward:wanted_last", "unwanted + wanted", "wanted + unwanted"),
+    "a part's place in its text": ("forward:Rows.part", "self.n_past + first", "self.n_past"),
+    "positions begin anew": ("forward:Rows.positions", "np.arange(self.n_past, self.n_past + ", "np.arange(0, "),
+    "no biases": ("forward:CompiledGPT2.linear", "0 if b is None else self.keep(b)", "0"),
+    "a norm's parts are swapped": (
+        "forward:CompiledGPT2.norm",
+        'g=self.keep(params["g"]), b=self.keep(params["b"])',
+        'g=self.keep(params["b"]), b=self.keep(params["g"])',
+    ),
+    "one cache for all texts": ("forward:CompiledPass.of_another_text", "Cache(self.gpt2.hparams)", "self.cache"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_shows(mistake, monkeypatch):
+    place, *change = MISTAKES[mistake]
+    plant(monkeypatch, f"engines.c.{place}", *change)
+    assert differ_beside_other_texts("float32", SHAPES[3])
+
+
+OMISSIONS = {  # of engine.c and pack.c
+    "a format is missing": ("engine.c", r"  F\(INT4, int4.*\n", ""),
+    "a format has no loop": ("engine.c", "times_float16", "times_float17"),
+    "a format has no rows": ("engine.c", "prepare_int4", "prepare_int5"),
+    "a format has no weight": ("engine.c", r"WEIGHT\(bfloat16\)", "WEIGHT(bfloat17)"),
+    "a format is not packed": ("pack.c", r"PACK\(int8\)", "PACK(int9)"),
+    "a format with another name only": ("engine.c", r"F\(FLOAT16, float16", "F(FLOAT16, float17"),
+}
+
+
+@pytest.mark.parametrize("omission", [None, *OMISSIONS])
+def test_an_omission_in_the_table_of_formats_does_not_compile(omission, tmp_path):
+    for source in library.SOURCES:
+        text = source.read_text(encoding="utf-8")
+        if omission and OMISSIONS[omission][0] == source.name:
+            text, n = re.subn(*OMISSIONS[omission][1:], text, count=1)
+            assert n == 1, "engine.c was rewritten: plant this omission in it anew"
+        (tmp_path / source.name).write_text(text, encoding="utf-8")
+    compiler = library.compilers()[0]
+    words = [*compiler, *library.FLAGS, library.native(), "-fsyntax-only", str(tmp_path / "pack.c")]
+    assert bool(subprocess.run(words, capture_output=True).returncode) == bool(omission)
+
+
+def test_a_struct_has_words_only():
+    assert layout.fields_of("const float *b, *g; number n;") == [(name, ctypes.c_ssize_t) for name in ("b", "g", "n")]
+    with pytest.raises(AttributeError, match="layout_of_int"):
+        layout.fields_of("int n;")
 
 
 @pytest.mark.parametrize("n_rows", [1, 119, 120, 121, N_CTX])
