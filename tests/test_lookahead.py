@@ -14,7 +14,7 @@ from speculative.decoding import PythonLoops
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import always
 from speculative.lookahead import Acceptance, AutoK, Stopping
-from speculative.measure.replay import Clock, Known, Prices, Replay, ReplayedText
+from speculative.measure.replay import Clock, KnownText, Prices, Replay, ReplayedText
 from speculative.sampling import NOTHING, speculative_sampling
 
 PROMPT = [0] * 8
@@ -46,7 +46,7 @@ class Simulation(Replay):
     ):
         n = len(PROMPT)
         chances = [float(right(n + place)) for place in range(N)]
-        known = Known(PROMPT, [(place + 1) % 5 for place in range(N)], chances, [1.0] * N)
+        known = KnownText(PROMPT, [(place + 1) % 5 for place in range(N)], chances, [1.0] * N)
         prices = Prices(lambda rows: 1 + row * (rows - 1), draft_time, 0.0)
         super().__init__(ReplayedText(known), prices, shift=0.5, clock=NoisyClock(noise))
         self.right_margins = [1.0] * (N + 99)
@@ -159,7 +159,7 @@ def test_what_was_learned_stays_for_the_next_decode():
 def test_a_replay_takes_the_seconds_of_the_decode(alpha):
     N = 200
     right = accepted_with(alpha)
-    known = Simulation(N, right).text.known
+    known = Simulation(N, right).text.given
     replay = Replay(ReplayedText(known), Prices(lambda rows: 0.96 + 0.04 * rows, draft=0.1, by_text=0.0), shift=0.5)
     assert replay.decode([DRAFTERS["model"]], "auto")[0] == pytest.approx(simulate(N, right=right)[0], rel=0.02)
 

@@ -33,7 +33,7 @@ from speculative.measure.observe import BLOG_TEXT, decoder_of, engine_line, firs
 from speculative.measure.page import page
 from speculative.measure.predictions import Measured, measure
 from speculative.measure.record import Difference, Predictions, RuleUsed
-from speculative.measure.replay import Known, Prices, Replay, ReplayedText
+from speculative.measure.replay import KnownText, Prices, Replay, ReplayedText
 from speculative.measure.tables import figure_rows, grid
 from speculative.measure.turns import Record, median_run, timed_turns
 from speculative.options import FIELDS
@@ -219,7 +219,9 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
 def measured_of(timed, chances):
     drafters = {name: [SPECS[name]] for name in ("model", "prompt_lookup")}
     n = len(chances)
-    return Measured(drafters, [Known([n], range(n), chances, [1.0] * n)], timed, by_text_seconds=0.0, draft_seconds=0.1)
+    return Measured(
+        drafters, [KnownText([n], range(n), chances, [1.0] * n)], timed, by_text_seconds=0.0, draft_seconds=0.1
+    )
 
 
 @pytest.mark.parametrize("K", [1, 2, 8])

@@ -22,7 +22,7 @@ from speculative.drafters import DRAFTERS
 from speculative.drafters.base import DrafterSpec
 from speculative.filters import margins
 from speculative.measure.record import Predictions
-from speculative.measure.replay import Known, Prices, Replay, ReplayedText
+from speculative.measure.replay import KnownText, Prices, Replay, ReplayedText
 from speculative.measure.turns import Record
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -42,7 +42,7 @@ class Measured(NamedTuple):
     """What predictions need beside the run."""
 
     drafters: Mapping[str, Sequence[DrafterSpec]]  # that are predicted: of a+b those of a and of b
-    texts: Sequence[Known]
+    texts: Sequence[KnownText]
     timed: dict[int, float]  # {rows: seconds of a call of the target, or of a part of it}
     by_text_seconds: float  # of a proposal of a drafter without a model
     draft_seconds: float  # of a token of the draft model
@@ -109,16 +109,16 @@ def has_model(specs: Iterable[DrafterSpec]) -> bool:
     return any(spec.has_model for spec in specs)
 
 
-def known_texts(session: Session, speculative: Record, until: float | None) -> Iterator[Known]:
+def known_texts(session: Session, speculative: Record, until: float | None) -> Iterator[KnownText]:
     """Yield the texts of a run. until: the time up to which the draft model may be asked; None if there is none."""
     texts = zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True)
     for x, new, steps in texts:
         if until is None:
-            yield Known(x, new)
+            yield KnownText(x, new)
             continue
         last = session.plan.levels[0][-1]
         model = session.model(last.roles[0])
-        yield Known(x, new, *chances_by_place(model, x, steps, until))
+        yield KnownText(x, new, *chances_by_place(model, x, steps, until))
 
 
 def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
@@ -163,9 +163,9 @@ def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n]
     return chances, sure
 
 
-def time_by_text(known: Known) -> float:
+def time_by_text(text: KnownText) -> float:
     """The seconds of a proposal of the slowest drafter that reads the text alone."""
-    x = np.array([*known.x, *known.new])  # [n + N]
+    x = np.array([*text.x, *text.new])  # [n + N]
     seconds = []
     for spec in DRAFTERS.values():
         if spec.by_text:
@@ -240,7 +240,7 @@ def predict(
         return Predictions({}, {})
 
     prices = Prices(window, measured.draft_seconds, measured.by_text_seconds)
-    texts = [ReplayedText(known) for known in measured.texts]
+    texts = [ReplayedText(text) for text in measured.texts]
     settings: list[int | str] = [*Ks, "auto"]
     predicted = {}
     for name, specs in measured.drafters.items():
@@ -277,7 +277,7 @@ def mean_replay(
     texts: Sequence[ReplayedText], prices: Prices, specs: Sequence[DrafterSpec], K: int | str
 ) -> tuple[float, float]:
     """The seconds of all texts and their calls of the target: means over several draws of the chances."""
-    chances = [chance for text in texts for chance in text.known.chances]
+    chances = [chance for text in texts for chance in text.given.chances]
     by_chance = has_model(specs) and any(0 < chance < 1 for chance in chances)
     n = max(1, min(REPLAYS, REPLAYED // len(chances))) if by_chance else 1
     seconds = 0.0

@@ -37,7 +37,7 @@ class Clock:
         return began
 
 
-class Known(NamedTuple):
+class KnownText(NamedTuple):
     """A text, and what is known of the draft model at each place of a new token."""
 
     x: Sequence[int]  # [n], the prompt
@@ -57,11 +57,11 @@ class Prices(NamedTuple):
 class ReplayedText:
     """A text whose tokens are numbered anew, so that rows are short; and the drafts of drafters that read it alone."""
 
-    def __init__(self, known: Known):
-        self.known = known
-        self.n = len(known.x)
-        self.N = len(known.new)
-        numbers = np.unique([*known.x, *known.new], return_inverse=True)[1]  # [n + N]
+    def __init__(self, given: KnownText):
+        self.given = given
+        self.n = len(given.x)
+        self.N = len(given.new)
+        numbers = np.unique([*given.x, *given.new], return_inverse=True)[1]  # [n + N]
         self.tokens = numbers.tolist()
         self.wrong = max(self.tokens) + 1  # in the place of all tokens that the text has not
         self.n_vocab = self.wrong + 1
@@ -85,11 +85,11 @@ class Replay:
         self.prices = prices
         self.clock = clock or Clock()
         self.log: deque[Call] = deque(maxlen=1)
-        known = text.known
-        numbers = np.random.default_rng(0).random(len(known.chances)) + shift  # [N]
-        is_right = numbers % 1 < known.chances  # [N]
+        given = text.given
+        numbers = np.random.default_rng(0).random(len(given.chances)) + shift  # [N]
+        is_right = numbers % 1 < given.chances  # [N]
         self.wrong_places = [*np.flatnonzero(~is_right).tolist(), text.N]
-        margins = np.array(known.margins)  # [N]
+        margins = np.array(given.margins)  # [N]
         self.margins = margins.tolist()
         self.right_margins = AutoK.K_max * margins[is_right].tolist()  # as many as are asked for, if there are any
         self.tokens = text.tokens + AutoK.K_max * text.tokens[-1:]  # for rows after the last token
