@@ -72,7 +72,7 @@ PLANNED = [
     Row("drafter", "int8/ngram+model", names_of, [["model"]], [["int8"], ["ngram", "model"]]),
     Row("drafter", "int8/ngram+model", attrgetter("roles"), ["target", "draft"], ["target", "int8", "ngram", "draft"]),
     Row("drafter", "int8/ngram+model", attrgetter("networks"), ["target", "draft"], ["target", "int8", "draft"]),
-    Row("drafter", "heads+ngram", attrgetter("parts"), [], ["heads", "ngram"]),
+    Row("drafter", "heads+ngram", lambda plan: [spec.name for spec in plan.parts], [], ["heads", "ngram"]),
     Row("drafter", "heads+ngram", attrgetter("objects"), [], ["heads"]),
     Row("tree", "2,1", attrgetter("tree"), (), (2, 1)),
     Row("tree", "2,1", both("temperature"), (0.0, 0.0), (0.0, 1.0)),
