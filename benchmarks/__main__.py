@@ -14,6 +14,7 @@ FILES = {  # {name of a file: help}
     "kernels": "forward passes of 1 to 17 rows and of a prompt",
     "cores": "forward passes by the number of threads, beside the bandwidth of memory",
     "accelerator": "the JAX engine on its device: calls of 1 to 33 rows, both loops, compiling",
+    "batches": "several prompts at a time: tokens a second by texts and K, and where drafts stop to pay",
     "prices": "settings beside each other without a clock: calls, priced by a table of a machine",
     "blog": "the blog's own code beside ours, from a clone of its repository",
     "results": "the table of README: the samplers in turns after prompts of prose",

@@ -203,7 +203,11 @@ class Session(Generic[AnyOptions]):
         """The steps of the speculative texts of several prompts; text_index says whose each is. As many are decoded
         together as --batch says; all, if it says nothing. Each is the text that it would be alone with its number as
         its sample. Raises UserError at the call."""
-        N = checked("n_tokens_to_generate", whole(1), n_tokens_to_generate)
+        return self.decode_batch("speculative", prompts, n_tokens_to_generate)
+
+    def decode_batch(self, name: str, prompts: Sequence[str], N: int) -> Iterator[TextStep]:
+        """The steps of the decoder `name` for several prompts at a time. Raises UserError."""
+        N = checked("n_tokens_to_generate", whole(1), N)
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if not inputs:
             raise UserError("a batch needs at least one prompt")
@@ -213,7 +217,7 @@ class Session(Generic[AnyOptions]):
         self.engine.check(session.plan)
         session.loops = session.loops_of(session.plan)
         session.loops.ready(inputs, N)
-        return decoded(session, "speculative", inputs, N)
+        return decoded(session, name, inputs, N)
 
     # ---- Their parts -------------------------------------------------------------------------------------------------
 

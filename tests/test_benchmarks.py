@@ -39,6 +39,7 @@ WORDS = {  # {command: the smallest numbers}
     "full_size": "--help",
     "output": "--help",
     "pages": "--help",
+    "batches": "--texts 1 2 --K 2 --n_tokens 4 --rounds 1",
     "cores": "tiny-draft --rounds 1 --memory 0.01 --dtypes int8 --threads 1 2",
     "accelerator": "--rounds 1 --memory 0.01 --n_tokens 4",
 }
