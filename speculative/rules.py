@@ -330,6 +330,13 @@ def ids_of(given: Any) -> list[int]:
     return ids
 
 
+def with_arrays(proposal: Proposal, n_vocab: int) -> Proposal:
+    """The proposal as somebody's function sees it: tokens [m] and p [m, n_vocab] are arrays."""
+    tokens: Any = np.array(proposal.tokens, int)  # [m]
+    p: Any = np.reshape(proposal.p, (len(tokens), n_vocab))  # [m, n_vocab]
+    return proposal._replace(tokens=tokens, p=p)
+
+
 def as_rule(function: Callable) -> Rule:
     """Return accept(proposal, q, rng) -> tokens as a rule. The function's attribute lossless = True claims that it
     keeps the target's distribution. The chances of its tests are unknown: α is not measured, the page shows no tests.
@@ -338,11 +345,9 @@ def as_rule(function: Callable) -> Rule:
 
     @wraps(function)
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
-        m = len(proposal.tokens)
         n_vocab = q.shape[1]
-        p = np.reshape(proposal.p, (m, n_vocab))  # [m, n_vocab], also of no drafts
         try:
-            tokens = ids_of(function(proposal._replace(p=p), q, rng))
+            tokens = ids_of(function(with_arrays(proposal, n_vocab), q, rng))
         except NOT_IDS as error:
             raise UserError(f"the rule {name} should return a list of tokens: {first_line(error)}") from error
         *accepted, last = tokens or [-1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +26,16 @@ def fine(rng, n_vocab: int, support: int | None = None, forks=1.0, octaves=13) -
 
     support: the number of entries above 0 in a share `forks` of the rows; the others are one-hot. octaves: log2 of the
     largest ratio of two weights."""
-    n = 1 if rng.random() > forks else support or n_vocab
+    is_sure = rng.random() > forks
+    n = 1 if is_sure else support or n_vocab
     weights = np.exp2(-octaves * rng.random(n))  # [n]
-    counts = np.maximum(np.floor(weights / weights.sum() * 2**16), RARE * 2**16)  # [n]
+    weights /= weights.sum()
+    counts = np.floor(weights * 2**16)  # [n]
+    counts = np.maximum(counts, RARE * 2**16)
     counts[counts.argmax()] += 2**16 - counts.sum()  # so that the sum is 1 to the bit
+    places = rng.permutation(n_vocab)[:n]
     q = np.zeros(n_vocab, np.float32)  # [n_vocab]
-    q[rng.permutation(n_vocab)[:n]] = counts / 2**16
+    q[places] = counts / 2**16
     return q
 
 
@@ -55,20 +60,106 @@ def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
     return p
 
 
-# kind of rows: (the target's row from a generator, the draft's from a generator and the target's)
-KINDS: dict[str, tuple[Callable, Callable]] = {
-    "small": (fine, lambda rng, q: fine(rng, len(q))),
-    "coarse": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: coarse(rng, len(q), 4)),
-    "near": (with_rare, lambda rng, q: near(q, RARE)),
-    "surer": (with_rare, lambda rng, q: near(q, -SMALLEST)),
-    "pairs": (lambda rng, n: fine(rng, n, 2, 0.6), lambda rng, q: swapped(q)),  # of few paths, for longer texts
-    "chain": (lambda rng, n: fine(rng, n, 2, 0.3), lambda rng, q: swapped(q)),  # of still fewer
-    "long": (lambda rng, n: fine(rng, n, 2, 0.15), lambda rng, q: swapped(q)),  # of the fewest
+def one_hot(rng, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
+    """A row that is sure of a random token."""
+    return np.eye(n_vocab, dtype=np.float32)[rng.integers(n_vocab)]
+
+
+def likeliest(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
+    return GREEDY(q[None])[0]
+
+
+# ---- Kinds of rows ---------------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """How the rows of a case are made. place: the number of tokens after the prompt."""
+
+    target: Callable  # target(rng, n_vocab, place) -> [n_vocab]
+    draft: Callable  # draft(rng, q, place) -> [n_vocab]
+
+
+def drawn_fine(rng, q, place):
+    return fine(rng, len(q))
+
+
+def few_forks(forks: float) -> Kind:
+    """Two tokens with this chance, else one: of few paths, for longer texts."""
+    return Kind(lambda rng, n, place: fine(rng, n, 2, forks), lambda rng, q, place: swapped(q))
+
+
+def at_places(places: tuple[int, ...], target: Callable, draft: Callable) -> Kind:
+    """At these places rows of these kinds; at all others, both are sure of the same token."""
+
+    def target_row(rng, n, place):
+        return target(rng, n, place) if place in places else one_hot(rng, n)
+
+    def draft_row(rng, q, place):
+        return draft(rng, q, place) if place in places else q
+
+    return Kind(target_row, draft_row)
+
+
+def all_fine(rng, n, place):
+    return fine(rng, n)
+
+
+def wide(rng, n, place):
+    return fine(rng, n, octaves=11)
+
+
+def exchanged(rng, q, place):
+    """The row with its two largest probabilities in each other's place: a draft's p, of which few tokens are rejected,
+    and those are replaced by few."""
+    p = q.copy()
+    first, second = np.argsort(-q, kind="stable")[:2]
+    p[[first, second]] = q[[second, first]]
+    return p
+
+
+def in_quarters(rng, n, place):
+    return coarse(rng, n, 4)
+
+
+def drawn_in_quarters(rng, q, place):
+    return coarse(rng, len(q), 4)
+
+
+def rarely_wide(rng, n, place):
+    return fine(rng, n, forks=0.05, octaves=11)
+
+
+def sure_token(rng, q, place):
+    return likeliest(fine(rng, len(q)))
+
+
+def same_token(rng, q, place):
+    return likeliest(q)
+
+
+KINDS: dict[str, Kind] = {
+    "small": Kind(all_fine, drawn_fine),
+    "coarse": Kind(in_quarters, drawn_in_quarters),
+    "near": Kind(lambda rng, n, place: with_rare(rng, n), lambda rng, q, place: near(q, RARE)),
+    "surer": Kind(lambda rng, n, place: with_rare(rng, n), lambda rng, q, place: near(q, -SMALLEST)),
+    # Two residuals of several tokens in one window.
+    "full": at_places((0, 1), all_fine, drawn_fine),
+    "pairs": few_forks(0.6),
+    "chain": few_forks(0.3),
+    "long": few_forks(0.15),
+    "longest": few_forks(0.1),
     # A draft that is sure of itself: residuals of several tokens in few paths.
-    "sure": (lambda rng, n: coarse(rng, n, 4), lambda rng, q: GREEDY(q[None])[0]),
-    # More tokens than the usual top-k keeps.
-    "wide": (lambda rng, n: fine(rng, n, forks=0.05, octaves=11), lambda rng, q: GREEDY(fine(rng, len(q))[None])[0]),
+    "sure": Kind(in_quarters, same_token),
+    # A choice that comes late in a window.
+    "third": at_places((2,), all_fine, drawn_fine),
+    # More tokens than the usual top-k keeps: to replace a draft, as bonus token, and to draft.
+    "wide": Kind(rarely_wide, sure_token),
+    "bonus": at_places((1,), wide, same_token),
+    "drafts": at_places((0,), wide, exchanged),
 }
+
+
+# ---- Cases -----------------------------------------------------------------------------------------------------------
 
 
 def model_of(row: Callable) -> Callable:
@@ -104,9 +195,18 @@ class Case(NamedTuple):
     @cache  # noqa: B019, cases are constants
     def models(self) -> tuple[Callable, Callable]:
         """The draft and the target."""
-        target_row, draft_row = KINDS[self.kind]
-        q = cache(lambda *context: target_row(generator_of(2 * self.number + 1, *context), self.n_vocab))
-        p = cache(lambda *context: draft_row(generator_of(2 * self.number, *context), q(*context)))
+        kind = KINDS[self.kind]
+
+        @cache
+        def q(*context):
+            rng = generator_of(2 * self.number + 1, *context)
+            return kind.target(rng, self.n_vocab, len(context) - self.n_prompt)
+
+        @cache
+        def p(*context):
+            rng = generator_of(2 * self.number, *context)
+            return kind.draft(rng, q(*context), len(context) - self.n_prompt)
+
         return model_of(p), model_of(q)
 
     @cache  # noqa: B019
@@ -115,9 +215,18 @@ class Case(NamedTuple):
         target = self.models()[1]
         law: dict = {(): 1.0}
         for _ in range(self.N):
-            rows = {text: target([*self.prompt, *text], 1)[0] for text in law}  # [n_vocab] each
-            law = {(*text, j): law[text] * float(q) for text in law for j, q in enumerate(rows[text]) if q}
+            longer = {}
+            for text, weight in law.items():
+                q = target([*self.prompt, *text], 1)[0]  # [n_vocab]
+                for j in np.flatnonzero(q):
+                    longer[(*text, int(j))] = weight * float(q[j])
+            law = longer
         return law
+
+    @property
+    def line(self) -> tuple:
+        """What it has in common with the other cases of its line."""
+        return self[:5]
 
 
 # Our own loop drafts N - 1 tokens at most. In the blog's a full acceptance is followed by another window if N >= K + 2,
@@ -134,5 +243,26 @@ LINES = [
     ((6, 1, 2, 1, "chain"), 8),
     ((4, 3, 3, 1, "sure"), 12),
     ((2, 1, 64, 2, "wide"), 16),
+    ((3, 2, 3, 1, "full"), 4),
+    ((4, 3, 3, 1, "third"), 8),
+    ((9, 6, 2, 1, "longest"), 12),
+    ((2, 1, 64, 2, "bonus"), 2),
+    ((1, 1, 64, 2, "drafts"), 2),
 ]
 CASES = [Case(*line, number) for line, n in LINES for number in range(n)]
+
+
+def in_rounds(cases: list[Case]) -> list[Case]:
+    """The case with the fewest texts of each line, and so on up to the one with the most: after the first half of all
+    come the halves of all lines. Those with one or two texts, which show little, come last."""
+
+    def size(case: Case) -> tuple[bool, int]:
+        n_texts = len(case.law())
+        return n_texts < 3, n_texts
+
+    rounds: list[tuple[float, Case]] = []
+    for _, group in groupby(cases, key=lambda case: case.line):
+        line = sorted(group, key=size)
+        rounds += [(i / len(line), case) for i, case in enumerate(line)]
+    rounds.sort(key=lambda pair: pair[0])
+    return [case for _, case in rounds]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from speculative.laws.cases import Case
-from speculative.laws.forms import decoder_of
+from speculative.laws.forms import form_of
 from speculative.laws.paths import EXACT, distance
 from speculative.laws.texts import law_of_texts
 from speculative.support.errors import UserError
@@ -155,7 +155,7 @@ def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str
     for is_blogs in (True, False):
         form = ("IS_BLOGS = HAS_NAN = True", f"IS_BLOGS, HAS_NAN = {is_blogs}, {has_nan}")
         loops = ((name, planted(LOOP, "speculative_sampling", *form, *replaced)) for name, *replaced in MISTAKES)
-        found = {name: None for name, loop in loops if has_laws(decoder_of(loop, {}), laws)}
+        found = {name: None for name, loop in loops if has_laws(form_of(loop, {}).decode, laws)}
         if 0 < len(found) < 3:
             return " or ".join(found)
     return None if has_nan else other_rows(laws)

@@ -4,9 +4,10 @@
 
 The function NAME decodes with random models of 2 to 64 tokens: small probabilities, zeros, ties, nearly equal and
 greedy rows are among them. If the law of its texts is not the target's, the smallest case is shown. The usual mistakes
-are then made in a loop of ours, and the one that gives the same laws is named.
+are then made in a loop of ours, and the one that gives the same laws is named. If its random numbers cannot be
+followed, as those of JAX, texts are drawn and counted.
 
-The status is 0 if it is lossless, 1 if it is not, 2 if that cannot be told.
+The status is 0 if it is lossless, 1 if it is not, 2 if that cannot be told exactly.
 """
 
 import contextlib
@@ -15,27 +16,56 @@ import io
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from speculative.laws.cases import CASES, SMALLEST, Case
+from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.causes import cause_of
-from speculative.laws.forms import FORMS, decoder_of
-from speculative.laws.paths import EXACT, distance
-from speculative.laws.texts import errors_as_lines, law_of_texts, somebodys_code
-from speculative.laws.unknown import MOST
+from speculative.laws.drawn import draw_texts
+from speculative.laws.forms import FORMS, Form, form_of
+from speculative.laws.models import Way, ways
+from speculative.laws.paths import EXACT, NotAll, TooManyPaths, Walk, distance
+from speculative.laws.texts import MOST_PATHS, errors_as_lines, followed, law_of_texts
+from speculative.laws.words import counterexample, coverage, drawn_in_words
 from speculative.support.errors import UserError, did_you_mean
+from speculative.support.progress import working
+
+MOST_NODES = 80_000  # random numbers and calls of models, in all cases
+N_TRIED = 4  # cases by which a way is chosen
+STATUS = {True: 0, False: 1, None: 2}
 
 
 class Verdict(NamedTuple):
     """The result of the check."""
 
-    lossless: bool
+    lossless: bool | None  # None if that cannot be told exactly
     distance: float  # the largest total variation distance from the target's law
     case: Case | None  # the one that goes wrong
     cause: str | None
     covered: str  # the cases that were tried
     words: str  # as the command prints them
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass
+class Findings:
+    """The laws of the cases that could be followed."""
+
+    laws: dict[Case, dict] = field(default_factory=dict)
+    far: dict[Case, float] = field(default_factory=dict)  # {case: distance from the target's law}
+    left_out: dict[str, str] = field(default_factory=dict)  # {what: the reason}
+
+    def add(self, case: Case, law: dict) -> None:
+        self.laws[case] = law
+        self.far[case] = distance(law, case.law())
+
+    @property
+    def wrong(self) -> list[Case]:
+        """Those whose law is not the target's, the smallest first."""
+        return [case for case in CASES if self.far.get(case, 0) > EXACT]
 
 
 def law(function: Callable) -> Verdict:
@@ -47,71 +77,123 @@ def law(function: Callable) -> Verdict:
 
 
 def check_law(function: Callable) -> Verdict:
-    """Compare the law of a function's texts with the target's, from the smallest cases to the largest.
+    """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
 
-    Raises UserError if its parameters are none of FORMS, it raises an error, its random numbers cannot be followed, or
-    a case has too many paths.
+    Raises UserError if its parameters are none of FORMS, or if it raises an error.
     """
-    others = {"torch", "jax.random"} & {*sys.modules}
-    left_out: dict = {}  # {a vocabulary, or a kind of window: the reason}
-    decode = decoder_of(function, left_out)
-    laws: dict[Case, dict] = {}
-    far: dict[Case, float] = {}  # {case: distance from the target's law}
-    wrong: list[Case] = []
-    with somebodys_code():
-        for case in CASES:
-            if case.n_vocab in left_out:
-                continue
-            try:
-                laws[case] = law_of_texts(decode, case, MOST // 8 if wrong else MOST)
-            except UserError as error:
-                if not wrong and (case.n_vocab == 3 or not far):
-                    raise
-                left_out[case.n_vocab] = str(error)  # it may be written for one vocabulary
-                continue
-            far[case] = distance(laws[case], case.law())
-            wrong += [case] if far[case] > EXACT else []
-        cause = cause_of(decode, laws, wrong) if wrong else None
-    if others != {"torch", "jax.random"} & {*sys.modules}:  # it imported one, whose random numbers were not ours yet
+    findings = Findings()
+    form = form_of(function, findings.left_out)
+    had_torch = "torch" in sys.modules
+    cause = None
+    try:
+        with working("following every path", len(CASES), "case", delay=2) as bar, followed(function):
+            form.way = first_that_works(form)
+            follow(form, findings, bar)
+            cause = cause_of(form.decode, findings.laws, findings.wrong) if findings.wrong else None
+    except UserError as error:
+        if had_torch == ("torch" in sys.modules):
+            return by_draws(function, form, str(error))
+    if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
         return check_law(function)
-    covered = coverage([*far], left_out)
-    if not wrong:
-        words = f"Lossless: {len(far)} cases, largest distance {max(far.values()):.0e}.\n{covered}"
-        return Verdict(True, max(far.values()), None, None, covered, words)
-    worst = max((case for case in wrong if case[:4] == wrong[0][:4]), key=far.__getitem__)
-    words = f"Not lossless: the distance is {far[worst]:.2g}.\n{counterexample(worst, laws[worst])}"
-    return Verdict(False, far[worst], worst, cause, covered, f"{words}\nUsual cause: {cause}." if cause else words)
+    return in_words(findings, cause)
 
 
-def coverage(cases: list[Case], left_out: dict) -> str:
-    """These cases in words, and what they cannot see."""
-    N, K, n_vocab, n_prompt = (", ".join(map(str, sorted({case[i] for case in cases}))) for i in range(4))
-    words = f"Covered: vocabularies of {n_vocab} tokens, prompts of {n_prompt}, N = {N}, K = {K}, "
-    words += f"probabilities down to {SMALLEST:.0e}.\n"
-    for what, reason in left_out.items():
-        words += f"Left out: {f'a vocabulary of {what}' if isinstance(what, int) else what} ({reason}).\n"
-    return words + "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
+def first_that_works(form: Form) -> Way:
+    """The way to give it texts and models: the first with which it is right, else the first without an error."""
+    errors: list[UserError] = []
+    working_ways: list[Way] = []
+    for form.way in ways():
+        tried = Findings()
+        try:
+            for case in in_rounds(CASES)[:N_TRIED]:
+                tried.add(case, law_of_texts(form.decode, case))
+        except UserError as error:
+            errors.append(error)
+            continue
+        if not tried.wrong:
+            return form.way
+        working_ways.append(form.way)
+    if not working_ways:
+        form.way = ways()[0]
+        raise errors[0]
+    return working_ways[0]
 
 
-def counterexample(case: Case, law: dict) -> str:
-    """A case in words, with the text whose probability is most wrong."""
-    expected = case.law()
-    text = max(law | expected, key=lambda text: abs(law.get(text, 0) - expected.get(text, 0)))
-    p, q = (" ".join(f"{p_j:.3g}" for p_j in model(case.prompt, 1)[0]) for model in case.models())
-    found = f"The text {[*text]} should have probability {expected.get(text, 0):.6f}, and has {law.get(text, 0):.6f}."
-    if () in law:
-        found = "Something is drawn from numbers that are not probabilities: NaN, or their sum is not 1."
-    return (
-        f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, N = {case.N}, K = {case.K}.\n"
-        f"After the prompt the draft has p = [{p}], the target q = [{q}].\n{found}"
-    )
+def follow(form: Form, findings: Findings, bar) -> None:
+    """Add the laws of as many cases as there are nodes for, of each line at least one. Raises UserError."""
+    until = Walk.n_nodes + MOST_NODES
+    lines: set[tuple] = set()
+    n_skipped = 0
+    for case in in_rounds(CASES):
+        bar.update(1)
+        if vocabulary(case) in findings.left_out or (Walk.n_nodes > until and case.line in lines):
+            n_skipped += vocabulary(case) not in findings.left_out
+            continue
+        try:
+            findings.add(case, law_of_texts(form.decode, case, MOST_PATHS // 8 if findings.wrong else MOST_PATHS))
+            lines.add(case.line)
+            if case in findings.wrong[:1] and distance(findings.laws[case], law_of_texts(form.decode, case)) > EXACT:
+                raise NotAll
+        except NotAll:
+            raise
+        except TooManyPaths:
+            n_skipped += 1
+        except UserError as error:
+            if not findings.far or (case.n_vocab == 3 and not findings.wrong):
+                raise
+            findings.left_out[vocabulary(case)] = str(error)  # it may be written for one vocabulary
+    if not findings.far:
+        raise UserError(f"each case has more than {MOST_PATHS:,} paths")
+    if n_skipped:
+        limits = f"more than {MOST_PATHS:,} paths, or {MOST_NODES:,} random numbers and calls in all"
+        findings.left_out[f"{n_skipped} cases"] = limits
+
+
+def vocabulary(case: Case) -> str:
+    return f"a vocabulary of {case.n_vocab}"
+
+
+def in_words(findings: Findings, cause: str | None) -> Verdict:
+    covered = coverage([*findings.far], findings.left_out)
+    if not findings.wrong:
+        furthest = max(findings.far.values())
+        words = f"Lossless: {len(findings.far)} cases, largest distance {furthest:.0e}.\n{covered}"
+        return Verdict(True, furthest, None, None, covered, words)
+    smallest = [case for case in findings.wrong if case.line == findings.wrong[0].line]
+    worst = max(smallest, key=findings.far.__getitem__)
+    far = findings.far[worst]
+    words = f"Not lossless: the distance is {far:.2g}.\n{counterexample(worst, findings.laws[worst])}"
+    if cause:
+        words += f"\nUsual cause: {cause}."
+    return Verdict(False, far, worst, cause, covered, words)
+
+
+def by_draws(function: Callable, form: Form, reason: str) -> Verdict:
+    """The verdict on texts that are drawn. Raises UserError with the error that the function raises then, too."""
+    with working("drawing texts", None, "text", delay=2):
+        drawn = draw_texts(function, form)
+    words = drawn_in_words(drawn, reason)
+    if not drawn.wrong:
+        return Verdict(None, drawn.least, None, None, words, words)
+    far = distance(drawn.law(), drawn.wrong.law())
+    return Verdict(False, far, drawn.wrong, None, words, words)
+
+
+# ---- The command -----------------------------------------------------------------------------------------------------
 
 
 def main(words: list[str]) -> None:
-    """The command. It ends with status 0 if the function is lossless, else 1. Raises UserError."""
+    """The command. It ends with a STATUS. Raises UserError."""
     if len(words) != 1 or words[0] in ("-h", "--help"):
         return print(f"{__doc__.strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
     path, _, name = words[0].partition(".py:")
+    verdict = check_law(function_in(path, name or "speculative_sampling"))
+    print(verdict.words)
+    sys.exit(STATUS[verdict.lossless])
+
+
+def function_in(path: str, name: str) -> Callable:
+    """The function of this name in a file, which is run. Raises UserError."""
     file = Path(path if path.endswith(".py") else f"{path}.py")
     if not file.is_file():
         raise UserError(f"{file} is not a file: python -m speculative law FILE.py[:NAME]")
@@ -119,11 +201,8 @@ def main(words: list[str]) -> None:
     quiet = io.StringIO()
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), errors_as_lines():
         defined = runpy.run_path(str(file), run_name="law")
-    name = name or "speculative_sampling"
     if not callable(defined.get(name)):
         functions = [name for name, one in defined.items() if inspect.isfunction(one) and one.__module__ == "law"]
         hint = did_you_mean(name, functions)
         raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}{hint}")
-    verdict = check_law(defined[name])
-    print(verdict.words)
-    sys.exit(not verdict.lossless)
+    return defined[name]

@@ -1,7 +1,7 @@
 """The law of a random program: every path that its random numbers can take, and its probability, exact up to LEAST.
 
 A law is {outcome: probability}. A comparison of a random number, or a choice, is a fork, whose branches have known
-chances; a path takes one branch of each. check_law asks with this whether a sampler is lossless.
+chances; a path takes one branch of each. check.py asks with this whether a sampler is lossless.
 """
 
 import itertools
@@ -16,8 +16,21 @@ from speculative.support.errors import UserError
 EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
 
 
+class NotAll(UserError):
+    """Some random numbers are others each time, whatever path is taken."""
+
+    def __init__(self) -> None:
+        super().__init__("some of its random numbers are not from NumPy, Python or PyTorch")
+
+
+class TooManyPaths(UserError):
+    """More than were asked for."""
+
+
 class Walk:
     """The paths of a random program, one after the other: depth first, at each fork the first branch first."""
+
+    n_nodes = 0  # random numbers and calls of models, of all walks
 
     def __init__(self, reseeds: bool = True):
         """reseeds: whether a seed that comes again gives the same numbers again, as in NumPy."""
@@ -37,6 +50,7 @@ class Walk:
     def count(self) -> None:
         """Note a random number or a call of a model. Raises UserError."""
         self.n_calls += 1
+        Walk.n_nodes += 1
         if self.n_calls > MOST:
             raise UserError(f"no progress: a text takes more than {MOST:,} random numbers and calls of a model")
 
@@ -71,11 +85,12 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
     while walk.left:
         n_paths += 1
         if n_paths > most:
-            raise UserError(f"a case has more than {most:,} paths: of a loop without a bound, or of too many draws")
+            raise TooManyPaths(f"a case has more than {most:,} paths")
         law[outcome(walk.left.pop())] += walk.weight
     # One path has one outcome, and those of all paths are the whole.
-    if len({outcome([*walk.branches]) for _ in range(4)}) > 1 or abs(sum(law.values()) - 1) > EXACT:
-        raise UserError("some of its random numbers cannot be followed: draw from rng, np.random or random")
+    outcomes = {outcome([*walk.branches]) for _ in range(4)}
+    if len(outcomes) > 1 or abs(sum(law.values()) - 1) > EXACT:
+        raise NotAll
     return dict(law)
 
 

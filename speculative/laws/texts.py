@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -12,13 +13,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from speculative.laws.cases import Case
-from speculative.laws.paths import Walk, law_of
-from speculative.laws.traced import LIBRARIES, NoDistribution, TracedRandom, everywhere
-from speculative.laws.unknown import MOST
+from speculative.laws.paths import TooManyPaths, Walk, law_of
+from speculative.laws.replaced import LIBRARIES, Followed, Salted, StandIns, replaced
+from speculative.laws.traced import NoDistribution, TracedRandom
 from speculative.rules import NOT_IDS
 from speculative.rules import ids_of as whole_numbers
 from speculative.support.errors import UserError, first_line
 
+MOST_PATHS = 2_000  # of a case
 MOST_SECONDS = 10  # that one path may take
 
 
@@ -27,20 +29,21 @@ def errors_as_lines() -> Iterator[None]:
     """Raise the errors of somebody's code as UserErrors with its last line; but not those that the callers know."""
     try:
         yield
-    except (NoDistribution, KeyboardInterrupt):
+    except (NoDistribution, TooManyPaths, KeyboardInterrupt):
         raise
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)]
         place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}" if own else ""
         name = "" if isinstance(error, UserError) else type(error).__name__
-        raise UserError(": ".join(dict.fromkeys(filter(None, (place, name, first_line(error)))))) from error
+        parts = [part for part in (place, name, first_line(error)) if part]
+        raise UserError(": ".join(dict.fromkeys(parts))) from error
 
 
 @contextlib.contextmanager
-def somebodys_code() -> Iterator[None]:
-    """Follow what is called within: its random numbers are ours, what it prints is not shown, and an alarm ends what
-    takes too long, in the main thread of a system that has alarms."""
+def quietly() -> Iterator[None]:
+    """What is called within prints nothing, and an alarm ends what takes too long, in the main thread of a system that
+    has alarms."""
 
     def stop(number, frame):
         if time.monotonic() - TracedRandom.walk.began > MOST_SECONDS:  # each second again, if the code catches it
@@ -49,8 +52,8 @@ def somebodys_code() -> Iterator[None]:
     TracedRandom.walk = Walk()  # whose path begins now
     quiet = io.StringIO()
     with contextlib.ExitStack() as stack:
-        for context in (contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), everywhere()):
-            stack.enter_context(context)
+        stack.enter_context(contextlib.redirect_stdout(quiet))
+        stack.enter_context(contextlib.redirect_stderr(quiet))
         stack.enter_context(np.errstate(all="ignore"))
         if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
             stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
@@ -59,10 +62,23 @@ def somebodys_code() -> Iterator[None]:
         yield
 
 
-def law_of_texts(decode: Callable, case: Case, most: int = MOST, reseeds: bool = True) -> dict:
-    """The law of the texts, () if a draw is impossible. Raises UserError.
+@contextlib.contextmanager
+def followed(function: Callable, stand_ins: StandIns | None = None) -> Iterator[None]:
+    """Within, the function's random numbers are those of the stand-ins, by default unknown ones."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(function, stand_ins or Followed()))
+        if "torch" in sys.modules:
+            from speculative.laws import torches
 
-    decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs somebodys_code around it.
+            stack.enter_context(torches.salted(stand_ins) if isinstance(stand_ins, Salted) else torches.followed())
+        stack.enter_context(quietly())
+        yield
+
+
+def program_of(decode: Callable, case: Case) -> Callable:
+    """program(rng) -> the text, () if a draw is impossible. Raises UserError.
+
+    decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs `followed` around it.
     """
 
     def counted(model):
@@ -81,7 +97,12 @@ def law_of_texts(decode: Callable, case: Case, most: int = MOST, reseeds: bool =
         except NoDistribution:
             return ()
 
-    return law_of(program, most, reseeds)
+    return program
+
+
+def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True) -> dict:
+    """The exact law of the texts. Raises UserError."""
+    return law_of(program_of(decode, case), most, reseeds)
 
 
 def ids_of(result, n_vocab: int) -> list[int]:

@@ -1,0 +1,80 @@
+"""The words of a verdict."""
+
+import numpy as np
+
+from speculative.laws.cases import CASES, SMALLEST, Case
+from speculative.laws.drawn import Drawn
+
+MOST_NUMBERS = 8  # of a row, in one line
+NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
+
+
+def coverage(cases: list[Case], left_out: dict[str, str]) -> str:
+    """These cases in words, and what they cannot see. left_out: {what: the reason}."""
+    N, K, n_vocab, n_prompt = (values_of(cases, i) for i in range(4))
+    lines = [
+        f"Covered: {len(cases)} of {len(CASES)} cases: vocabularies of {n_vocab} tokens, prompts of {n_prompt}, "
+        f"N = {N}, K = {K}, probabilities down to {SMALLEST:.0e}."
+    ]
+    lines += [f"Left out: {what} ({reason})." for what, reason in left_out.items()]
+    return "\n".join([*lines, NOT_SEEN])
+
+
+def values_of(cases: list[Case], i: int) -> str:
+    """The values that a field of the cases has."""
+    values = sorted({case[i] for case in cases})
+    return ", ".join(map(str, values))
+
+
+def row_in_words(row) -> str:  # [n_vocab]
+    """The row's numbers, of a long one the largest."""
+    if len(row) <= MOST_NUMBERS:
+        numbers = " ".join(f"{p_j:.3g}" for p_j in row)
+        return f"[{numbers}]"
+    largest = [j for j in np.argsort(-row, kind="stable")[:3] if row[j]]
+    some = [f"{row[j]:.3g} for token {j}" for j in largest]
+    if len(largest) == 3:
+        some.append("less for the others")
+    return f"({', '.join(some)})"
+
+
+def told_apart(first: float, second: float) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart, 3 at least."""
+    for digits in range(3, 17):
+        words = f"{first:.{digits}g}", f"{second:.{digits}g}"
+        if words[0] != words[1]:
+            break
+    return words
+
+
+def counterexample(case: Case, law: dict) -> str:
+    """A case in words, with the text whose probability is most wrong."""
+    expected = case.law()
+
+    def error(text):
+        return abs(law.get(text, 0) - expected.get(text, 0))
+
+    text = max(law | expected, key=error)
+    should, has = told_apart(expected.get(text, 0), law.get(text, 0))
+    found = f"The text {[*text]} should have probability {should}, and has {has}."
+    if () in law:
+        found = "Something is drawn from numbers that are not probabilities: NaN, or their sum is not 1."
+    p, q = (row_in_words(model(case.prompt, 1)[0]) for model in case.models())
+    return (
+        f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, N = {case.N}, K = {case.K}.\n"
+        f"After the prompt the draft has p = {p}, the target q = {q}.\n{found}"
+    )
+
+
+def drawn_in_words(drawn: Drawn, reason: str) -> str:
+    """What was seen in texts that were drawn, and why they were."""
+    why = f"Its random numbers cannot be followed: {reason}."
+    if drawn.is_constant:
+        return f"Cannot tell: it returned the same texts {drawn.n_texts:,} times, as from a fixed seed. {why}"
+    if drawn.wrong:
+        example = counterexample(drawn.wrong, drawn.law())
+        return f"Not lossless, by {drawn.n_texts:,} texts, twice. {why}\n{example}"
+    return (
+        f"No loss seen in {drawn.n_texts:,} texts of each of {len(drawn.cases)} cases: a loss above {drawn.least:.1%} "
+        f"would have shown. {why}\n{coverage(drawn.cases, {})}"
+    )
