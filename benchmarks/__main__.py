@@ -17,6 +17,7 @@ FILES = {  # {name of a file: help}
     "batches": "several prompts at a time: tokens a second by texts and K, and where drafts stop to pay",
     "prices": "settings beside each other without a clock: calls, priced by a table of a machine",
     "blog": "the blog's own code beside ours, from a clone of its repository",
+    "public": "the law of public samplers, from checkouts of their repositories",
     "results": "the table of README: the samplers in turns after prompts of prose",
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",

@@ -33,6 +33,7 @@ WORDS = {  # {command: the smallest numbers}
     "walkthrough": "",
     "kernels": "tiny-draft --rounds 1 --memory 0.01 --dtypes NumPy int8",
     "blog": "--help",
+    "public": "--help",
     "prices": "--n_prompts 1 --n_tokens 6 --costs zen4 --settings model:4 int8/model:auto",
     "start": "--repeats 1 --dtypes int8",
     "results": "--target_model_size tiny-target --n_prompts 1 --n_tokens_to_generate 6",

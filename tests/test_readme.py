@@ -63,6 +63,12 @@ def test_the_session_of_using_runs(capsys):
     assert len({*samples}) >= 3  # a text may hold a line end
 
 
+def test_the_check_of_law_passes():
+    names = {}
+    exec(fences("docs/law.md")[0], names)
+    names["test_accept"]()
+
+
 def test_gpt2_alone_decodes_the_bundled_pair(pair, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(fences("docs/using.md")[1], {})  # it asserts that both texts are equal

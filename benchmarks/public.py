@@ -1,0 +1,145 @@
+"""The law of public samplers: which of them draw the target's texts?
+
+    python -m benchmarks public FOLDER [NAME ...]
+
+FOLDER holds a checkout of each project, FOLDER/OWNER/NAME, at the commit of the list below; nothing of theirs is kept
+here. What is added to each is a file of benchmarks/samplers, which shows its function to the law in one of its forms.
+Each runs in a process of its own, which needs PyTorch and transformers.
+"""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import MagicMock
+
+from benchmarks.samplers.listed import SAMPLERS, Sampler
+from benchmarks.tables import parser_of
+from speculative.laws import check
+from speculative.support.errors import UserError, did_you_mean
+
+ADAPTERS = Path(__file__).parent / "samplers"
+OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
+NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # what is compiled cannot be followed
+MOST_NODES = 5_000  # an eightieth of the law's steps, since there are many samplers
+HEADINGS = ("project", "function", "version", "verdict", "distance", "cause", "lines added")
+
+
+class Row(NamedTuple):
+    """A row of the table, in the order of HEADINGS."""
+
+    project: str  # with a link
+    function: str  # after its file
+    version: str
+    verdict: str
+    distance: str
+    cause: str
+    lines: str
+
+
+class Checkout(MetaPathFinder, Loader):
+    """Finds the modules of a checkout, without its __init__ files, and stand-ins for what it imports in vain."""
+
+    def __init__(self, root: Path, stand_ins: tuple[str, ...]):
+        self.root = root
+        self.stand_ins = stand_ins
+
+    def find_spec(self, fullname, path=None, target=None):
+        parents = [fullname.rsplit(".", i)[0] for i in range(fullname.count(".") + 1)]
+        if any(name in self.stand_ins for name in parents):
+            return ModuleSpec(fullname, self, is_package=True)
+        folder = self.root / fullname.replace(".", "/")
+        if not folder.is_dir() or f"+{fullname}" in self.stand_ins:
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        return spec
+
+    def create_module(self, spec):
+        module = MagicMock(name=spec.name)
+        module.__path__ = []
+        return module
+
+    def exec_module(self, module):
+        pass
+
+
+def enter(root: Path, sampler: Sampler) -> None:
+    """Let this process import a checkout's modules before any of ours."""
+    for name in OURS:
+        sys.modules.pop(name, None)
+    home = str(ADAPTERS.parents[1])
+    sys.path[:] = [str(root), *(path for path in sys.path if path not in ("", home))]
+    sys.meta_path.insert(0, Checkout(root, sampler.stand_ins))
+
+
+def judge(root: Path, name: str) -> Row:
+    """Take the law of a sampler, whose checkout is at root. It changes this process: call it in one of its own."""
+    sampler = SAMPLERS[name]
+    adapter = ADAPTERS / f"{name}.py"
+    enter(root / sampler.folder, sampler)
+    try:
+        defined = runpy.run_path(str(adapter), run_name="law")
+        verdict = check.check_law(defined.get("speculative_sampling") or defined["rule"])
+    except (UserError, ImportError) as error:
+        return row_of(sampler, f"cannot tell: {error}", "", lines_of(adapter))
+    return row_of(sampler, in_short(verdict), f"{verdict.distance:.2g}", lines_of(adapter))
+
+
+def row_of(sampler: Sampler, verdict: str, distance: str, lines: str = "") -> Row:
+    link = f"[{sampler.project}](https://github.com/{sampler.project})"
+    function = f"{sampler.file or 'as installed'}: {sampler.function}"
+    cause = sampler.cause if verdict == "not lossless" else ""
+    return Row(link, function, sampler.version, verdict, distance, cause, lines)
+
+
+def in_short(verdict: check.Verdict) -> str:
+    """The first sentence of a verdict, without the distance."""
+    if verdict.lossless is None:
+        return verdict.words.split("\n")[0]
+    return "lossless" if verdict.lossless else "not lossless"
+
+
+def lines_of(adapter: Path) -> str:
+    """How many lines one adds: those of code, without imports, blank lines and comments."""
+    lines = [line.strip() for line in adapter.read_text(encoding="utf-8").split("\n")]
+    return str(sum(not line.startswith(("#", '"""', "import ", "from ")) and line != "" for line in lines))
+
+
+def row_in_a_process(folder: Path, name: str) -> Row:
+    """The row of a sampler, judged by another Python."""
+    sampler = SAMPLERS[name]
+    root = folder / sampler.project
+    if sampler.file and not (root / sampler.file).is_file():
+        return row_of(sampler, f"not there: {root / sampler.file}", "")
+    command = [sys.executable, "-c", f"from benchmarks.public import child; child({str(root)!r}, {name!r})"]
+    run = subprocess.run(command, env=os.environ | NOT_COMPILED, capture_output=True, text=True)
+    if run.returncode:
+        return row_of(sampler, f"cannot tell: {run.stderr.strip().rsplit(os.linesep)[-1]}", "")
+    return Row(*json.loads(run.stdout.strip().split("\n")[-1]))
+
+
+def child(root: str, name: str) -> None:
+    """Print a row as JSON."""
+    check.MOST_NODES = MOST_NODES
+    print(json.dumps(judge(Path(root), name)))
+
+
+def main(argv: list[str]) -> None:
+    parser = parser_of("public", __doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="where the checkouts are")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"by default all: {', '.join(SAMPLERS)}")
+    o = parser.parse_args(argv)
+    unknown = [name for name in o.names if name not in SAMPLERS]
+    if unknown:
+        hint = did_you_mean(unknown[0], SAMPLERS)
+        raise UserError(f"{unknown[0]:.80} is not a sampler of the list: python -m benchmarks public --help{hint}")
+    print(*(f"| {' | '.join(cells)} |" for cells in (HEADINGS, ["---"] * len(HEADINGS))), sep="\n")
+    for name in o.names or SAMPLERS:
+        row = row_in_a_process(o.folder.resolve(), name)
+        print(f"| {' | '.join(row)} |", flush=True)

@@ -1,0 +1,3 @@
+"""The blog's own loop."""
+
+from main import speculative_sampling  # noqa: F401

@@ -1,0 +1,100 @@
+"""Public samplers in the law's forms: the list, what is found in a checkout, and transformers' as installed."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from tiny import ROOT
+
+from benchmarks import public
+from benchmarks.samplers.listed import SAMPLERS, Sampler
+from speculative.support.errors import UserError
+
+BLOGS_LOOP = """\
+import missing.thing
+import numpy as np
+
+def sample(p):
+    return np.random.choice(len(p), p=p)
+
+def decode(x, draft_model, target_model, N, K):
+    for _ in range(N):
+        x = np.append(x, sample(draft_model(x)[-1]))
+    return x
+"""
+ADAPTER = """\
+from made.loop import decode
+
+
+def speculative_sampling(x, draft_model, target_model, N, K):
+    # the target drafts
+    return decode(x, {}, target_model, N, K)
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A project in a folder, whose __init__ cannot be run, and a list with it."""
+    folder = tmp_path / "somebody" / "project" / "made"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError")
+    (folder / "loop.py").write_text(BLOGS_LOOP)
+    monkeypatch.setattr(public, "ADAPTERS", tmp_path / "samplers")
+    (tmp_path / "samplers").mkdir()
+    sampler = Sampler("somebody/project", "made/loop.py", "decode", "abc1234", ("missing",), "its cause")
+    monkeypatch.setattr(public, "SAMPLERS", {"project": sampler})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(public.check, "MOST_NODES", 1_000, raising=False)
+    before = {*sys.modules}
+    yield tmp_path
+    for name in {*sys.modules} - before:
+        if name.split(".")[0] in ("made", "missing"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("drafts_with, verdict", [("target_model", "lossless"), ("draft_model", "not lossless")])
+def test_a_checkout_is_judged_without_its_init_and_what_it_misses(checkout, drafts_with, verdict):
+    (checkout / "samplers" / "project.py").write_text(ADAPTER.format(drafts_with))
+    row = public.judge(checkout / "somebody" / "project", "project")
+    assert row.verdict == verdict
+    assert row.lines == "2"
+    assert row.version == "abc1234"
+    assert row.cause == ("its cause" if verdict == "not lossless" else "")
+
+
+def test_every_sampler_of_the_list_has_its_file_and_a_row_of_docs():
+    files = {path.stem for path in public.ADAPTERS.glob("*.py")} - {"__init__", "listed", "networks"}
+    assert files == {*SAMPLERS}
+    assert len(SAMPLERS) > 20
+    text = (ROOT / "docs" / "law.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.MULTILINE)
+    ]
+    kept = [public.row_of(sampler, "", "") for sampler in SAMPLERS.values()]
+    assert [row[:3] for row in rows[2:]] == [list(row[:3]) for row in kept]
+
+
+def test_a_cause_is_written_where_the_docs_say_not_lossless():
+    text = (ROOT / "docs" / "law.md").read_text(encoding="utf-8")
+    for line in re.findall(r"^\|.*\|$", text, re.MULTILINE)[2:]:
+        verdict, distance, cause = [cell.strip() for cell in line.strip("|").split("|")][3:6]
+        assert (verdict == "not lossless") == (cause != "")
+        assert verdict.startswith("cannot tell") or float(distance) >= 0
+
+
+def test_another_name_and_a_folder_without_checkouts_are_told(tmp_path, capsys):
+    with pytest.raises(UserError, match=r"eagl is not a sampler of the list: .*; did you mean eagle"):
+        public.main([str(tmp_path), "eagl"])
+    public.main([str(tmp_path), "jaymody"])
+    assert f"not there: {tmp_path}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_installed_transformers_are_lossless():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "benchmarks", "public", str(ROOT), "transformers_installed"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "| lossless |" in run.stdout
