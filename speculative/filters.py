@@ -88,7 +88,8 @@ def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> 
         candidates = np.compress(row >= least, row)  # [n_candidates]
         candidates = np.sort(candidates)[::-1]  # [n_candidates], most probable first
         cumulative = np.cumsum(candidates, dtype=np.float64)  # [n_candidates]
-        last = int(np.searchsorted(cumulative, top_p * total))  # the first whose cumulative probability is enough
+        enough = top_p * total
+        last = int(np.searchsorted(cumulative, enough))  # the first whose cumulative probability is enough
         edge[0] = candidates[min(last, len(candidates) - 1)]
     return edges
 

@@ -119,7 +119,8 @@ class Replay:
         """The draft model. After a token that is not the text's it goes on with a text of its own, and is about as sure
         of that as it is where it agrees with the target."""
         text = self.text
-        place = len(x) - text.n
+        n = len(x)
+        place = n - text.n
         next_wrong = self.wrong_places[bisect_left(self.wrong_places, place)]
         margins = self.margins[place : next_wrong + 1]
         margins += self.right_margins[place : place + k]
@@ -127,7 +128,7 @@ class Replay:
         m = until_unsure(margins[:k], go_on)
         self.clock.wait(m * self.prices.draft)
         n_right = min(next_wrong - place, m)
-        tokens = text.tokens[len(x) : len(x) + n_right]
+        tokens = text.tokens[n : n + n_right]
         tokens += (m - n_right) * [text.wrong]
         return Proposal(tokens, text.rows(tokens), margins=margins[:m])
 
