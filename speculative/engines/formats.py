@@ -61,11 +61,16 @@ def round_int8(w):  # [n_in, n_out] -> [n_in, n_out]
 def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
     """Round to whole numbers from -8 to 7, times a bfloat16 scale for each block of inputs of each output channel. A
     block's extreme weight becomes -8, whatever its sign: the scale takes that."""
-    blocks = np.pad(w, ((0, -len(w) % BLOCK), (0, 0))).reshape(-1, BLOCK, w.shape[1])  # [n_blocks, BLOCK, n_out]
-    extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)  # [n_blocks, 1, n_out]
+    n_in, n_out = w.shape
+    padded = np.pad(w, ((0, -n_in % BLOCK), (0, 0)))
+    blocks = padded.reshape(-1, BLOCK, n_out)  # [n_blocks, BLOCK, n_out]
+    largest = np.abs(blocks).argmax(axis=1, keepdims=True)  # [n_blocks, 1, n_out]
+    extreme = np.take_along_axis(blocks, largest, axis=1)  # [n_blocks, 1, n_out]
     scale = to_bfloat16(extreme / np.float32(-8))  # [n_blocks, 1, n_out]
-    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=np.abs(scale) > 1e-30)  # [n_blocks, 1, n_out]
-    return (np.clip(np.rint(blocks * inverse), -8, 7) * scale).reshape(-1, w.shape[1])[: len(w)]
+    inverse = np.zeros_like(scale)  # [n_blocks, 1, n_out]
+    np.divide(1, scale, out=inverse, where=np.abs(scale) > 1e-30)
+    numbers = np.clip(np.rint(blocks * inverse), -8, 7)  # [n_blocks, BLOCK, n_out]
+    return (numbers * scale).reshape(-1, n_out)[:n_in]
 
 
 # The tolerances are those of the bundled target: over its prompts, distances of two logits change by up to 5e-5 in

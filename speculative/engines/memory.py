@@ -16,11 +16,13 @@ SAVING = tuple(FORMATS)[1:]  # formats that take less memory than float32, the l
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     """Bytes that a model takes: its weights as stored, a cache of float32 for n_cached tokens (default: all of one
     context), and two float32 tensors on the way."""
+    n_embd = hparams["n_embd"]
+    n_cached = n_cached or hparams["n_ctx"]
+    n_inner = hparams.get("n_inner", 4 * n_embd)
     weights = model_bytes(dtype, checkpoint_shapes(hparams))
-    cache = 2 * hparams["n_layer"] * (n_cached or hparams["n_ctx"]) * hparams["n_embd"] * 4
-    n_inner = hparams.get("n_inner", 4 * hparams["n_embd"])
-    largest = max(hparams["n_vocab"], n_inner) * hparams["n_embd"] * 4
-    return weights + cache + 2 * largest
+    token = 2 * hparams["n_layer"] * n_embd * 4  # of keys and values
+    tensor = max(hparams["n_vocab"], n_inner) * n_embd * 4  # the largest
+    return weights + n_cached * token + 2 * tensor
 
 
 def read_bytes(path: str | Path, label: str = "", unit: int = 1) -> int | None:

@@ -58,36 +58,58 @@ def groups(controller: str) -> Iterator[tuple[Path, bool]]:
     whether it is of version 1."""
     for line in lines("proc/self/cgroup"):
         _, controllers, name = line.split(":", 2)
-        if not controllers or controller in controllers.split(","):
-            group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
-            yield from ((folder, bool(controllers)) for folder in (group, *group.parents))
+        is_first = bool(controllers)
+        if is_first and controller not in controllers.split(","):
+            continue
+        group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
+        for folder in (group, *group.parents):
+            yield folder, is_first
 
 
 def quotas() -> list[int]:
     """The CPUs that each control group around this process may use at a time, rounded up."""
     found = []
     for folder, is_first in groups("cpu"):
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",)
-        words = " ".join(word for file in files for word in lines(folder / file)).split()
-        if len(words) == 2 and min(words) > "0" and "".join(words).isdigit():  # not -1 or max: no quota
-            found.append(-(-int(words[0]) // int(words[1])))
+        words = []
+        for file in ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",):
+            words += " ".join(lines(folder / file)).split()
+        if len(words) == 2 and all(word.isdigit() and word > "0" for word in words):  # not -1 or max: no quota
+            quota, period = map(int, words)
+            found.append(-(-quota // period))
     return found
 
 
 def fast_cpus(cpus: set[int]) -> set:
     """These CPUs if they are of one kind; else the lists of CPUs of each fast core."""
-    folder = "sys/devices/system/cpu/cpu"
-    ranges = [part.split("-") for line in lines("sys/devices/cpu_core/cpus") for part in line.split(",")]
-    intel = {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}  # performance cores
-    capacity = {cpu: int("".join(lines(f"{folder}{cpu}/cpu_capacity")) or 0) for cpu in cpus}  # of ARM: up to 1024
-    fast = {cpu for cpu in (cpus & intel or cpus) if capacity[cpu] >= 0.75 * max(capacity.values())}
+    capacity = {cpu: int(about_cpu(cpu, "cpu_capacity") or 0) for cpu in cpus}  # on ARM, up to 1024
+    enough = 0.75 * max(capacity.values())
+    candidates = cpus & performance_cpus() or cpus
+    fast = {cpu for cpu in candidates if capacity[cpu] >= enough}
     if fast == cpus:
         return cpus
-    return {"".join(lines(f"{folder}{cpu}/topology/core_cpus_list")) for cpu in fast}  # hyperthreads share a core
+    return {about_cpu(cpu, "topology/core_cpus_list") for cpu in fast}  # hyperthreads share a core
+
+
+def performance_cpus() -> set[int]:
+    """The CPUs of Intel's performance cores, which the system lists as "0-7,16"; none if it tells of none."""
+    cpus: set[int] = set()
+    for line in lines("sys/devices/cpu_core/cpus"):
+        for part in line.split(","):
+            first, *last = map(int, part.split("-"))
+            cpus |= {*range(first, (last or [first])[0] + 1)}
+    return cpus
+
+
+def about_cpu(cpu: int, file: str) -> str:
+    return "".join(lines(f"sys/devices/system/cpu/cpu{cpu}/{file}"))
 
 
 def seconds_waited() -> float:
     """Return the seconds for which this process's threads were ready and had no core so far, as another program had it;
     0 on a system that does not count them."""
-    threads = (ROOT / "proc/self/task").glob("*/schedstat")
-    return sum(int(line.split()[1]) for path in threads for line in lines(path)) / 1e9  # of nanoseconds
+    nanoseconds = 0
+    for thread in (ROOT / "proc/self/task").glob("*/schedstat"):
+        for line in lines(thread):
+            _, waited, _ = line.split()
+            nanoseconds += int(waited)
+    return nanoseconds / 1e9

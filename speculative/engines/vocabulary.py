@@ -20,16 +20,21 @@ class Shared(NamedTuple):
     unknown: int  # the id that the draft reads in place of all others
 
 
-def share(encoder: Encoder, drafts: Encoder) -> Shared | None:
-    """encoder: the target's. None if the vocabularies differ in more than padding and tokens added at the end."""
-    ids = range(min(encoder.n_vocab, drafts.n_vocab))
-    n_shared = next((i for i in ids if encoder.id_to_bytes[i] != drafts.id_to_bytes[i]), len(ids))
-    for one in (encoder, drafts):
-        if any(one.id_to_bytes[i] and i not in one.added for i in range(n_shared, one.n_vocab)):
-            return None
-    if encoder.merges != drafts.merges:
+def share(target: Encoder, draft: Encoder) -> Shared | None:
+    """None if the vocabularies differ in more than padding and tokens added at the end."""
+    n_shared = 0
+    most = min(target.n_vocab, draft.n_vocab)
+    while n_shared < most and target.id_to_bytes[n_shared] == draft.id_to_bytes[n_shared]:
+        n_shared += 1
+    if has_words_from(n_shared, target) or has_words_from(n_shared, draft) or target.merges != draft.merges:
         return None
-    return Shared(n_shared, encoder.n_vocab, drafts.eot if 0 <= drafts.eot < n_shared else 0)
+    has_eot = 0 <= draft.eot < n_shared
+    return Shared(n_shared, target.n_vocab, draft.eot if has_eot else 0)
+
+
+def has_words_from(first: int, encoder: Encoder) -> bool:
+    """Return whether a token from this id on is neither padding nor added."""
+    return any(encoder.id_to_bytes[i] and i not in encoder.added for i in range(first, encoder.n_vocab))
 
 
 def to_draft(tokens, shared: Shared, np: ModuleType = np):  # [n] -> [n]

@@ -15,11 +15,13 @@ class Cache:
     """Keys as tiles of slots, and values as tiles of channels: see attention in engine.c."""
 
     def __init__(self, hparams: dict):
-        n_layer, n_head, n_ctx, n_embd = (hparams[name] for name in ("n_layer", "n_head", "n_ctx", "n_embd"))
-        d_head = n_embd // n_head
         L = lanes()
-        self.keys = small_pages((n_layer, n_head, -(-n_ctx // L), d_head, L))
-        self.values = small_pages((n_layer, n_head, -(-d_head // L), n_ctx, L))
+        n_head = hparams["n_head"]
+        n_ctx = hparams["n_ctx"]
+        d_head = hparams["n_embd"] // n_head
+        heads = hparams["n_layer"], n_head
+        self.keys = small_pages((*heads, -(-n_ctx // L), d_head, L))
+        self.values = small_pages((*heads, -(-d_head // L), n_ctx, L))
         self.addresses = address(self.keys), address(self.values)
 
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]

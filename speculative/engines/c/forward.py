@@ -34,9 +34,11 @@ class Rows(NamedTuple):
         n = len(self.tokens)
         if (first, end) == (0, n):
             return self
-        n_last = min(end - first, max(0, end - (n - self.n_last)))
+        first_wanted = max(first, n - self.n_last)
+        n_last = max(0, end - first_wanted)
+        tokens = self.tokens[first:end]
         sees = None if self.sees is None else self.sees[first:end]
-        return Rows(self.cache, self.tokens[first:end], self.n_past + first, n_last, sees)
+        return Rows(self.cache, tokens, self.n_past + first, n_last, sees)
 
     def positions(self) -> np.ndarray:  # -> [n]
         """The place of each token in its text, or on its path of a tree."""

@@ -26,13 +26,14 @@ ALIGNMENT = 64  # bytes of the largest vector register
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits the model in `folder`, this CPU and this way to pack."""
-    digest = hashlib.sha256(f"{dtype}, tiles of {lanes()}, packing {LAYOUT}".encode())
+    parts = [f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"]
     files = look(folder)
     for name in (files.settings, *files.weights):
         about = os.stat(os.path.join(folder, name))
-        digest.update(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
-    name = f"{os.path.basename(os.path.abspath(folder))}-{dtype}-{digest.hexdigest()[:16]}.pack"
-    return os.path.join(models_dir, "packed", name)
+        parts.append(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}")
+    digest = hashlib.sha256("".join(parts).encode()).hexdigest()
+    model = os.path.basename(os.path.abspath(folder))
+    return os.path.join(models_dir, "packed", f"{model}-{dtype}-{digest[:16]}.pack")
 
 
 def places(hparams: dict, dtype: str) -> tuple[dict[str, tuple], int]:
