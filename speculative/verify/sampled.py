@@ -122,7 +122,8 @@ def sampled_check(name: str, places: Sequence) -> Check:  # [n, order]
     # Any order can fail (Bonferroni).
     p_value = min(1.0, len(histograms) * min(chisquare(histogram).pvalue for histogram in histograms))
     shift = detectable(len(places))
-    detail = f"p = {p_value:.2g} over {len(places)} tokens; a shift of {shift:.1%} (total variation) would have shown"
+    detail = f"p = {p_value:.2g} (fails below {LEVEL:.4f}) over {len(places)} tokens; "
+    detail += f"a shift of {shift:.1%} (total variation) would have shown"
     return Check(name, p_value >= LEVEL, detail, shift)
 
 
