@@ -26,7 +26,7 @@ from speculative.support.errors import UserError, did_you_mean
 ADAPTERS = Path(__file__).parent / "samplers"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # what is compiled cannot be followed
-MOST_NODES = 5_000  # an eightieth of the law's steps, since there are many samplers
+MOST_NODES = 5_000  # fewer than the law's, since there are many samplers
 HEADINGS = ("project", "function", "version", "verdict", "distance", "cause", "lines added")
 
 
