@@ -17,7 +17,6 @@ from speculative.engines.formats import BLOCK
 
 CHUNK = 120  # rows for which engine.c has room in a call; Python hears Ctrl-C between two
 PREFETCH_BYTES = 8192  # ahead of the loops
-NO_TOKENS = np.empty(0, np.int64)
 
 
 class Rows(NamedTuple):
@@ -57,7 +56,10 @@ class Rows(NamedTuple):
 
 def calls_of(texts: Sequence[Rows]) -> Iterator[list[Rows]]:
     """Share the rows of several texts among calls, of at most CHUNK rows and of about the same size."""
-    n = sum(len(text.tokens) for text in texts)
+    n = sum([len(text.tokens) for text in texts])
+    if n <= CHUNK:
+        yield wanted_last(texts) if len(texts) > 1 else list(texts)
+        return
     n_calls = -(-n // CHUNK)
     for i in range(n_calls):
         first, end = n * i // n_calls, n * (i + 1) // n_calls
@@ -80,6 +82,13 @@ def wanted_last(texts: Sequence[Rows]) -> list[Rows]:
         if text.n_last:
             wanted.append(text.part(n - text.n_last, n))
     return unwanted + wanted
+
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:  # [n] each -> int64 [sum of n]
+    """The arrays one after the other; a single one is not copied, as the smallest models take no longer than that."""
+    if len(arrays) == 1:
+        return np.ascontiguousarray(arrays[0], np.int64)
+    return np.concatenate([np.empty(0, np.int64), *arrays], dtype=np.int64)
 
 
 class CompiledGPT2:
@@ -165,20 +174,23 @@ class CompiledGPT2:
         """Compute the rows of these texts -> for each its logits [n_last, n_vocab] and the last block's output
         [n_last, n_embd]. A row's bits do not depend on the others. Raises ValueError for a token that does not exist,
         or a text that is too long, as compiled code looks up whatever it is given."""
-        ends = np.cumsum([text.n_last for text in texts])
-        logits = np.empty((ends[-1], self.hparams["n_vocab"]), np.float32)  # [n_wanted, n_vocab]
-        hidden = np.empty((ends[-1], self.hparams["n_embd"]), np.float32)  # [n_wanted, n_embd]
+        n_wanted = sum([text.n_last for text in texts])
+        logits = np.empty((n_wanted, self.hparams["n_vocab"]), np.float32)  # [n_wanted, n_vocab]
+        hidden = np.empty((n_wanted, self.hparams["n_embd"]), np.float32)  # [n_wanted, n_embd]
         first = 0
         for rows in calls_of(texts):
-            n_rows = sum(len(text.tokens) for text in rows)
-            n = sum(text.n_last for text in rows)
-            self.run(rows, logits[first : first + n])
-            hidden[first : first + n] = self.x[n_rows - n : n_rows]
-            first += n
-        return [
-            (logits[end - text.n_last : end], hidden[end - text.n_last : end])
-            for text, end in zip(texts, ends, strict=True)
-        ]
+            n_rows = sum([len(text.tokens) for text in rows])
+            end = first + sum([text.n_last for text in rows])
+            self.run(rows, logits[first:end])
+            hidden[first:end] = self.x[n_rows - (end - first) : n_rows]
+            first = end
+        results = []
+        first = 0
+        for text in texts:
+            end = first + text.n_last
+            results.append((logits[first:end], hidden[first:end]))
+            first = end
+        return results
 
     def output(self, x: np.ndarray) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The same as PlainPass.output: calls without tokens and blocks."""
@@ -193,8 +205,8 @@ class CompiledGPT2:
         """Make one call of engine.c, whose last rows give logits [n, n_vocab]. layers: from one up to another; None:
         all. Without rows, the first n of x are taken for the last block's output. Raises ValueError if C refuses."""
         call = self.call
-        tokens = np.concatenate([NO_TOKENS, *(text.tokens for text in rows)], dtype=np.int64)  # [n_rows]
-        positions = np.concatenate([NO_TOKENS, *(text.positions() for text in rows)])  # [n_rows]
+        tokens = joined([text.tokens for text in rows])  # [n_rows]
+        positions = joined([text.positions() for text in rows])  # [n_rows]
         texts = (struct("Text") * len(rows))(*[text.struct() for text in rows])
         call.n_rows = len(tokens)
         call.tokens = address(tokens)
