@@ -142,8 +142,8 @@ def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
                     change(setitem, holder, "float", holder.get("float", float), Float)
             elif isinstance(holder, list):
                 change_values(holder, stand_ins, change)
-            elif isinstance(holder, CellType) and (new := stand_ins.of(holder.cell_contents)) is not None:
-                change(setattr, holder, "cell_contents", holder.cell_contents, new)
+            elif isinstance(holder, CellType):
+                change_cell(holder, stand_ins, change)
             elif isinstance(holder, FunctionType):
                 change_defaults(holder, stand_ins, change)
             elif isinstance(holder, type):
@@ -162,6 +162,15 @@ def change_attributes(holder: type, stand_ins: StandIns, change: Callable) -> No
     for name, thing in [*vars(holder).items()]:
         if (new := stand_ins.of(thing)) is not None:
             change(setattr, holder, name, thing, new)
+
+
+def change_cell(cell: CellType, stand_ins: StandIns, change: Callable) -> None:
+    try:
+        thing = cell.cell_contents
+    except ValueError:  # a variable that has no value yet
+        return
+    if (new := stand_ins.of(thing)) is not None:
+        change(setattr, cell, "cell_contents", thing, new)
 
 
 def change_defaults(function: FunctionType, stand_ins: StandIns, change: Callable) -> None:
