@@ -74,6 +74,9 @@ class Followed(StandIns):
             self.add_module(module, self.of(GLOBAL[module]))
         self.add(np.random.seed, self.of(GLOBAL[np.random]).seed)
         self.add(np.random.get_state, unfollowed("get_state"))
+        for name, thing in vars(jax_random()).items():
+            if callable(thing):
+                self.add(thing, unfollowed(f"jax.random.{name}"))
 
     def of(self, thing: Any) -> Any:
         if id(thing) not in self.held:
@@ -119,6 +122,11 @@ class Salted(StandIns):
         return seed
 
 
+def jax_random() -> ModuleType:
+    """JAX's module, if somebody has imported it, else an empty one. Its numbers are refused, and so they are drawn."""
+    return sys.modules.get("jax.random", ModuleType("jax.random"))
+
+
 def state_of(generator: Any) -> int:
     """Those of one state give the same numbers."""
     return hash(pickle.dumps(generator))
@@ -133,7 +141,7 @@ def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
             stack.callback(setter, holder, name, old)
             setter(holder, name, new)
 
-        for module in (np.random, random, math):
+        for module in (np.random, random, math, jax_random()):
             change_values(vars(module), stand_ins, change)
         for holder in somebodys(function):
             if isinstance(holder, dict):
