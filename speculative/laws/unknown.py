@@ -82,10 +82,12 @@ def value_at(steps: tuple, x):
 def ends_of(steps: tuple) -> tuple:
     """The values at both ENDS. Raises UserError if the number neither rises nor falls from one to the other."""
     values = np.asarray(value_at(steps, np.linspace(*ENDS, 33)))  # [33]
-    before, after = values[:-1], values[1:]  # [32] each
-    is_monotone = np.all(after >= before) or np.all(after <= before)
-    if not is_monotone and not np.all(np.isnan(values)):
-        name = getattr(steps[-1].function, "__name__", "?")
+    before = values[:-1]  # [32]
+    after = values[1:]  # [32]
+    rises = np.all(after >= before)
+    falls = np.all(after <= before)
+    if not (rises or falls or np.all(np.isnan(values))):
+        name = steps[-1].function.__name__
         raise UserError(f"a formula of a random number ({name}) that rises and falls cannot be followed")
     return values[0], values[-1]
 

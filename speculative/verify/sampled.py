@@ -88,10 +88,15 @@ def rows_of(session: Session, x, tokens: list[int], alone: bool) -> np.ndarray: 
 def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
     """Yield the places of the tokens that were decoded after x, in both orders. q: their rows [N, n_vocab]."""
     draft = session.drafter(rng, target=session.model("target")).chain
+    tiny = np.finfo(q.dtype).tiny
     for i, token in enumerate(tokens):
-        p = draft(np.array([*x, *tokens[:i]]), 1).p  # [0 or 1, n_vocab]
-        ratio = p[0] / np.maximum(q[i], np.finfo(q.dtype).tiny) if len(p) else q[i]  # [n_vocab]
-        yield place(token, q[i], q[i], rng), place(token, q[i], ratio, rng)
+        text = np.array([*x, *tokens[:i]])
+        p = draft(text, 1).p  # [0 or 1, n_vocab]
+        q_i = q[i]  # [n_vocab]
+        ratio = q_i
+        if len(p):
+            ratio = p[0] / np.maximum(q_i, tiny)  # [n_vocab]
+        yield place(token, q_i, q_i, rng), place(token, q_i, ratio, rng)
 
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
@@ -112,7 +117,9 @@ def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, ord
         return 1.0
     before = order > order[token]  # [n_vocab]
     before[:token] |= order[:token] == order[token]
-    return (float(q[before].sum(dtype=np.float64)) + rng.random() * float(q[token])) / float(q.sum(dtype=np.float64))
+    below = float(q[before].sum(dtype=np.float64))
+    whole = float(q.sum(dtype=np.float64))
+    return (below + rng.random() * float(q[token])) / whole
 
 
 def sampled_check(name: str, places: Sequence) -> Check:  # [n, order]
