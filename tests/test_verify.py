@@ -51,8 +51,14 @@ BROKEN = [
     ("engines.model:CachedNetwork.feed", LENGTH, STALE, "greedy", {}),
     ("engines.model:CachedNetwork.feed", LENGTH, STALE, "rows", {}),
     ("engines.model:CachedNetwork.feed", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
-    ("engines.model:Model.__call__", "return rows", "return np.nextafter(rows, 1) if n_last > 1 else rows", "rows", {}),
-    ("engines.model:Model.score_tree", "return rows", "return np.nextafter(rows, 1)", "rows", {"tree": "2,1"}),
+    (
+        "engines.model:Model.__call__",
+        "return self.call(",
+        "return (1.0001 if n_last > 1 else 1) * self.call(",
+        "rows",
+        {},
+    ),
+    ("engines.model:Model.score_tree", "return self.call(", "return 1.0001 * self.call(", "rows", {"tree": "2,1"}),
     ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", "drafts against the drafter's p", {}),
 ]
 
