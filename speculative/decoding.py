@@ -15,7 +15,7 @@ from speculative.drafters.base import DrafterSpec
 from speculative.engines.model import Call, join
 from speculative.explain import RecordedRandom, explain_step
 from speculative.loading import Models
-from speculative.lookahead import WINDOW_ROWS, AutoK
+from speculative.lookahead import WINDOW_ROWS, AfterFirst, AutoK, FixedK
 from speculative.plan import Plan
 from speculative.rules import papers_chances
 from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
@@ -165,7 +165,7 @@ class PythonLoops:
         lookahead = self.lookaheads[0]
         draft = lookahead.drafter_of(drafter.parts, target)
         if self.copies and len(x) >= READ_FIRST:
-            draft = drafters.AfterFirst(draft)
+            draft = AfterFirst(draft)
         return speculative_sampling(x, draft, target, N, lookahead.K_max, rng, plan.rule.accept)
 
 
@@ -174,7 +174,7 @@ def new_lookaheads(plan: Plan) -> list[Any]:
     lookaheads: list[Any] = []
     for K, specs in zip(plan.Ks, plan.levels, strict=True):
         scales = [spec.scale for spec in specs]
-        lookaheads.append(drafters.FixedK(K) if isinstance(K, int) else AutoK(scales))
+        lookaheads.append(FixedK(K) if isinstance(K, int) else AutoK(scales))
     return lookaheads
 
 

@@ -1,17 +1,17 @@
 """K that chooses itself: after each draft it is decided whether one more is worth its time.
 
-A draft is of use if it is accepted and all drafts before it are. The chance of that is a product over the places, and
-each factor is learned from earlier drafts of which their drafter was as sure. One more draft pays if its chance, times
+A draft is of use if it is accepted and all drafts before it are. The chance of that is a product over the places. Each
+factor is estimated from earlier drafts with a similar margin (acceptance.py). One more draft pays if its chance, times
 the seconds that a token takes at present, is more than the seconds of the draft and of its row in the target's call. If
 not even the first one pays, the target decodes alone.
 
 The chance may depend on all that comes before a place, and on p there, but not on the token that is drawn from p: if
 drafts were dropped after they were seen, the others would not be samples of p.
 
-From the bottom up: the chance that a draft is accepted (Acceptance), the cost of calls (Recent, WindowCosts), what is
-known of a drafter (DrafterRecord), the decision about one more draft (Stopping), the drafter of one decode
-(AutoDrafter), and AutoK, which keeps what was learned for the next decode. Decodes in several threads may share an
-AutoK: what they learn is replaced, not changed in place.
+From the bottom up: the cost of calls (Recent, WindowCosts), what is learned about a drafter (DrafterRecord), the
+decision about one more draft (Stopping), the drafter of one decode (AutoDrafter), and AutoK, which keeps what was
+learned for the next decode. Decodes in several threads may share an AutoK: what they learn is replaced, not changed in
+place. At the end stand the lookaheads that decide nothing: FixedK, and AfterFirst for the first step.
 
 Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each place instead of one α for all.
 """
@@ -19,72 +19,16 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each place
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from speculative.acceptance import DECAY, Acceptance
 from speculative.costs import costs_by_rows, line_through, usual_seconds
+from speculative.drafters import first_of
 from speculative.sampling import NOTHING, Proposal
 
-DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20 count
 N_RECENT = 20  # calls whose times count
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
-SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the one that is expected
-SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares]
-N_EXPECTED = 24  # accepted drafts that the expectation counts for
-
-
-# ---- The chance that a draft is accepted -----------------------------------------------------------------------------
-
-
-class Acceptance:
-    """What is known of the acceptance of a drafter's drafts.
-
-    A draft that its drafter preferred by the margin m (sampling.Proposal) is accepted with the chance
-    g (1 - exp(-m / s) / 2): the target's margin is m and an error of scale s (Laplace distributed), and of the drafts
-    that it prefers too a share g is accepted. Each pair of s and g on a grid has a weight: its likelihood for the
-    drafts so far, of which older ones count less.
-    """
-
-    def __init__(self, scale: float):
-        """scale: the s that is expected, within a factor of 8."""
-        self.scales = scale * SCALES  # [n_scales, 1]
-        distance = np.log2(SCALES) / 3  # [n_scales, 1]
-        self.expected = N_EXPECTED * np.log(SHARES) - distance**2  # [n_scales, n_shares], log weights
-        self.weigh(self.expected)
-        self.n_tested = 3.0  # discounted; at first as of three drafts with a margin of two scales
-        self.n_accepted = 3.0 * self.chance(2 * scale)
-
-    @property
-    def mean(self) -> float:
-        """The share of the drafts that are accepted."""
-        return self.n_accepted / self.n_tested
-
-    def chances(self, margin: float) -> np.ndarray:  # -> [n_scales, n_shares]
-        return SHARES * (1 - np.exp(-margin / self.scales) / 2)
-
-    def chance(self, margin: float) -> float:
-        """The chance that a draft with this margin is accepted."""
-        preferred = 1 - np.exp(-margin / self.scales[:, 0]) / 2  # [n_scales]
-        return float(preferred @ self.mean_shares)
-
-    def weigh(self, evidence: np.ndarray) -> None:  # [n_scales, n_shares], log weights
-        weights = np.exp(evidence - np.max(evidence))  # [n_scales, n_shares]
-        self.evidence = evidence
-        self.mean_shares = weights @ SHARES / np.sum(weights)  # [n_scales], each times the weight of its scale
-
-    def learn(self, margins: Sequence[float], n_accepted: int) -> None:
-        """Count the drafts of a proposal that were tested: those that were accepted, and the next if there is any."""
-        tested = margins[: n_accepted + 1]
-        evidence = DECAY * self.evidence + (1 - DECAY) * self.expected  # [n_scales, n_shares]
-        for i, margin in enumerate(tested):
-            chances = self.chances(margin)  # [n_scales, n_shares]
-            likelihood = chances if i < n_accepted else 1 - chances
-            evidence += np.log(likelihood)
-        self.weigh(evidence)
-        self.n_tested = DECAY * self.n_tested + len(tested)
-        self.n_accepted = DECAY * self.n_accepted + n_accepted
 
 
 # ---- The cost of calls -----------------------------------------------------------------------------------------------
@@ -122,7 +66,7 @@ class WindowCosts:
         self.slowdown.add(call.seconds / before)
 
 
-# ---- What is known of a drafter --------------------------------------------------------------------------------------
+# ---- What is learned about a drafter ---------------------------------------------------------------------------------
 
 
 class DrafterRecord:
@@ -161,13 +105,15 @@ class DrafterRecord:
 class Stopping:
     """The decisions about a proposal of at most k drafts."""
 
-    def __init__(self, record: DrafterRecord, window: WindowCosts, token_worth: float, k: int):
-        """token_worth: seconds that a token takes at present."""
+    def __init__(self, record: DrafterRecord, window: Callable, token_worth: float, k: int, near_end: bool):
+        """window(rows): seconds of a call of the target. token_worth: seconds that a token takes at present. near_end:
+        whether the text ends after k drafts and the target's own token."""
         self.acceptance = record.acceptance
         self.draft_seconds = record.token_seconds.usual
         self.window = window
         self.token_worth = token_worth
         self.k = k
+        self.near_end = near_end
         self.n = 0  # drafts so far
         self.chance = 1.0  # that all of them are accepted
 
@@ -180,12 +126,11 @@ class Stopping:
         if self.n == self.k:
             return False
         gain = self.chance * self.acceptance.mean * self.token_worth
-        return gain > self.cost(self.n + 1) - self.cost(self.n) or self.pays_to_the_end()
+        cost = self.cost(self.n + 1) - self.cost(self.n)
+        return gain > cost or (self.near_end and self.pays_to_the_end())
 
     def pays_to_the_end(self) -> bool:
         """Return whether drafts up to the end of the text pay. They save a further call about every other time."""
-        if self.k >= AutoK.K_max:
-            return False
         chance = self.chance
         gain = 0.0
         for _ in range(self.n, self.k):
@@ -258,7 +203,8 @@ class AutoDrafter:
         stopping = lookahead.stopping(record, k)
         most = k
         if not stopping.pays():
-            most = min(k, int(record.is_due(turn.n_unread, lookahead.row_seconds)))
+            is_tried = k > 0 and record.is_due(turn.n_unread, lookahead.row_seconds)
+            most = 1 if is_tried else 0
         if most == 0:
             return NOTHING
         began = lookahead.clock()
@@ -323,7 +269,8 @@ class AutoK:
         return AutoDrafter(self, drafts, model)
 
     def stopping(self, record: DrafterRecord, k: int) -> Stopping:
-        return Stopping(record, self.window, self.token_worth, k)
+        near_end = k < self.K_max  # the loop asks for fewer drafts only where the text ends
+        return Stopping(record, self.window, self.token_worth, k, near_end)
 
     def learn(self, turns: Sequence[Turn], n_accepted: int, call) -> None:
         """Count the last step. call: the target's."""
@@ -343,3 +290,30 @@ class AutoK:
             if not call.prefill:
                 self.seconds += n_drafted * record.token_seconds.usual
                 record.learn_seconds(turn.seconds, n_drafted, turn.n_unread)
+
+
+# ---- Lookaheads that decide nothing ----------------------------------------------------------------------------------
+
+
+class FixedK(NamedTuple):
+    """A K that is a number."""
+
+    K_max: int
+
+    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
+        """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
+        return first_of(drafts)
+
+
+class AfterFirst:
+    """A drafter of one decode that proposes nothing the first time that it is asked."""
+
+    def __init__(self, draft: Callable):
+        self.draft = draft
+        self.begun = False
+
+    def __call__(self, x, k: int) -> Proposal:  # [n]
+        if self.begun:
+            return self.draft(x, k)
+        self.begun = True
+        return NOTHING

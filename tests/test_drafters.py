@@ -16,12 +16,13 @@ from test_tokenizers import make_tokenizer
 from tiny import counting_target, decoded, one_hot, refusal
 
 from speculative import load_pair
-from speculative.drafters import DRAFTERS, AfterFirst, first_of
+from speculative.drafters import DRAFTERS, first_of
 from speculative.drafters.base import DrafterSpec, always
 from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
 from speculative.drafters.staged import staged
+from speculative.lookahead import AfterFirst
 from speculative.sampling import Proposal, token_by_token
 from speculative.trees import Tree
 from utils import load_encoder_hparams_and_params

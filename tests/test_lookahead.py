@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from tiny import decoded, plant
 
+from speculative.acceptance import Acceptance
 from speculative.decoding import PythonLoops
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import always
-from speculative.lookahead import Acceptance, AutoK, Stopping
+from speculative.lookahead import AutoK, Stopping
 from speculative.measure.replay import Clock, KnownText, Prices, Replay, ReplayedText
 from speculative.sampling import NOTHING, speculative_sampling
 
@@ -247,7 +248,9 @@ def adapts_to_speed():
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
     record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), token_seconds=SimpleNamespace(usual=0.1))
-    pays = [Stopping(record, lambda rows: 1 + 0.75 * (rows - 1), 1.0, k).pays() for k in (0, 1, 2, 40)]
+    window = lambda rows: 1 + 0.75 * (rows - 1)  # noqa: E731
+    ends = [(0, True), (1, True), (2, True), (1, False)]  # k, whether the text ends after these drafts
+    pays = [Stopping(record, window, 1.0, *end).pays() for end in ends]
     return pays == [False, True, False, False]
 
 
@@ -273,14 +276,14 @@ IN_BETWEEN = partial(close_to_the_best, right=accepted_with(0.8), row=0.04)
 DEAR_ROWS = partial(close_to_the_best, right=accepted_with(0.3), row=0.75)
 PLANTED = [
     # (check, where, what stands there, what stands there by mistake)
-    (learns_from_margins, "lookahead:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
-    (learns_from_margins, "lookahead:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
-    (learns_from_margins, "lookahead:Acceptance.chance", "-margin", "-1"),
-    (learns_from_margins, "lookahead:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
+    (learns_from_margins, "acceptance:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
+    (learns_from_margins, "acceptance:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
+    (learns_from_margins, "acceptance:Acceptance.preferred", "-margin", "-1"),
+    (learns_from_margins, "acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
     (IN_BETWEEN, "lookahead:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
     (DEAR_ROWS, "lookahead:Stopping.cost", "self.window(n + 1)", "self.window(1)"),
     (DEAR_ROWS, "lookahead:Stopping.pays", "self.acceptance.mean * ", ""),
-    (ends_the_text, "lookahead:Stopping.pays", " or self.pays_to_the_end()", ""),
+    (ends_the_text, "lookahead:Stopping.pays", " or (self.near_end and self.pays_to_the_end())", ""),
     (ends_the_text, "lookahead:Stopping.pays_to_the_end", "/ 2", "* 9"),
     (costs_little, "lookahead:DrafterRecord.is_due", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
     (costs_little, "lookahead:AutoK.learn", "record.idle_seconds = 0.0", "pass"),

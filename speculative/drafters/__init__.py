@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
 from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.rules import TOKEN, Rule
-from speculative.sampling import Proposal
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.names import Name, split
 
@@ -83,7 +81,7 @@ def make_drafter(
 ) -> Drafter:
     """Return the drafter of these levels (parse_drafter).
 
-    lookaheads: those inside the levels, from the outermost in: for each a FixedK, or an AutoK of lookahead.py.
+    lookaheads: those inside the levels, from the outermost in: a FixedK or an AutoK of lookahead.py for each.
     rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
     """
     *outer, innermost = levels
@@ -114,27 +112,3 @@ def first_of(drafts: Sequence[Callable]) -> Callable:
         return proposal
 
     return draft
-
-
-class FixedK(NamedTuple):
-    """A K that is a number."""
-
-    K_max: int
-
-    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
-        """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
-        return first_of(drafts)
-
-
-class AfterFirst:
-    """A drafter of one decode that proposes nothing the first time that it is asked."""
-
-    def __init__(self, draft: Callable):
-        self.draft = draft
-        self.begun = False
-
-    def __call__(self, x, k: int) -> Proposal:  # [n]
-        if self.begun:
-            return self.draft(x, k)
-        self.begun = True
-        return Proposal([], [])

@@ -8,10 +8,8 @@ import numpy as np
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import Context, DrafterSpec, always, until_unsure
 from speculative.rules import NOT_IDS, ids_of, name_of
-from speculative.sampling import Proposal
+from speculative.sampling import NOTHING, ROUNDING, Proposal
 from speculative.support.errors import UserError, first_line
-
-ROUNDING = 0.01  # by which the sum of a row may differ from 1, as in float16
 
 
 def as_drafter(function: Callable) -> DrafterSpec:
@@ -21,7 +19,7 @@ def as_drafter(function: Callable) -> DrafterSpec:
     def drafter(context: Context) -> Callable:
         def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab]
             if k == 0:
-                return Proposal([], [])
+                return NOTHING
             k = until_unsure([1.0] * k, go_on)  # its margins are unknown
             proposed = function(np.array(x), k)  # a copy, as x itself is the text
             try:
@@ -45,7 +43,7 @@ def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
     if m > k:
         raise UserError(f"the drafter {name} proposes {m} tokens, and {k} were asked for")
     if m == 0:
-        return Proposal([], [])
+        return NOTHING
     for token in tokens:
         if not 0 <= token < n_vocab:
             raise UserError(f"the drafter {name} proposes the token {token}: ids go from 0 to {n_vocab - 1}")
