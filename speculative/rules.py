@@ -4,8 +4,8 @@ The paper's rule is sampling.token_by_token. Here are two more that lose nothing
 drafts, and matching, which accepts fewer; and two that are not lossless: lenient and typical acceptance. Each judges by
 random numbers u: fresh ones to accept drafts, and those of a step once more to explain it (explain.py).
 
-To add a rule, write a function that returns a Rule, and its entry in RULES. For a rule that tests one draft after the
-other, one_by_one makes the Rule from two functions of p and q.
+To add a rule, write a function that returns a Rule, its entry in RULES, and its words in measure/rule_words.py. For a
+rule that tests one draft after the other, one_by_one makes the Rule from two functions of p and q.
 """
 
 import re
@@ -36,12 +36,6 @@ class Rule(NamedTuple):
     accept_tree: Callable | None = None  # accept_tree(tree, q, rng) -> tokens, if judge takes a trees.Tree, too
     blocks: bool = False  # whether all drafts are tested, and a test depends on the drafts before
     lossless: bool = True
-    formula: str = "Σ min(p, q) = 1 - TVD(p, q)"  # of the chance of acceptance at a position
-    step_3: str = "Accept or reject the drafts"  # its heading on a page
-    # What a test compared: the fields of trees.Tested, number, product (number · u · p), and of a draft that passed
-    # sign "<" and more " > 0", else "≥" and ""
-    comparison: str = "u = {u}, p = {p}, q = {q}"
-    replaced_by: str = "what the rule leaves of q"  # the distribution that replaces a rejected draft
 
     @property
     def name(self) -> str:
@@ -114,9 +108,6 @@ def acceptance_by_depth(step: Step, q, overlap: Callable, residual_fn: Callable)
 # The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens.
 TOKEN = one_by_one(
     "token",
-    step_3="Accept from left to right, if u < q / p",
-    comparison="u · p = {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
-    replaced_by="max(0, q − p), normalised",
 )._replace(accept=token_by_token)
 
 
@@ -132,10 +123,6 @@ MATCH = one_by_one(
     "match",
     overlap=lambda q, p: p * q,  # [n_vocab] twice -> [n_vocab]
     residual_fn=lambda q, p, j: without(q, j),  # [n_vocab] twice, id -> [n_vocab]
-    formula="Σ p q",
-    step_3="Accept from left to right what the target samples too: if u < q",
-    comparison="u = {u} {sign}\u00a0{q}\u00a0=\u00a0q",
-    replaced_by="q without the draft",
 )
 
 
@@ -150,10 +137,6 @@ def lenient(b: float) -> Rule:
         number=b,
         overlap=lambda q, p: np.minimum(p, q / b),  # [n_vocab] twice -> [n_vocab]
         lossless=False,
-        formula=f"Σ min(p, q / {b:g})",
-        step_3="Accept from left to right, if B · u < q / p",
-        comparison="B · u · p = {number} · {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
-        replaced_by="max(0, q − p), normalised",
     )
 
 
@@ -171,10 +154,6 @@ def typical(epsilon: float) -> Rule:
         residual_fn=lambda q, p, j: q,  # [n_vocab] twice, id -> [n_vocab]
         truncate=lambda q: typical_tokens(q, epsilon),  # [n, n_vocab] -> [n, n_vocab]
         lossless=False,
-        formula="Σ p of the tokens that are typical",
-        step_3="Accept from left to right what is typical of q",
-        comparison="q = {q}{more}, of the typical tokens",
-        replaced_by="q, cut to what is typical",
     )
 
 
@@ -254,10 +233,6 @@ BLOCK = rule_of(
     block_by_block,
     chances_by_block,
     blocks=True,
-    formula="Σ min(p / w, q), by block",
-    step_3="Keep the drafts up to the last one that passes: u < h",
-    comparison="w = {w}; u = {u} {sign}\u00a0{h}\u00a0=\u00a0h",
-    replaced_by="max(0, w · q − p), normalised",
 )
 
 
@@ -360,4 +335,4 @@ def as_rule(function: Callable) -> Rule:
         return tokens
 
     lossless = bool(getattr(function, "lossless", False))
-    return Rule(name, accept, judge=None, chances=lambda step: [], lossless=lossless, formula="unknown")
+    return Rule(name, accept, judge=None, chances=lambda step: [], lossless=lossless)

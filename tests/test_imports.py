@@ -20,7 +20,7 @@ FLOORS = (
     # the words, the tables, the page and the JSON of a run: functions of its record alone
     "speculative.measure.document speculative.measure.page speculative.measure.tables speculative.measure.ending",
     "speculative.measure.race speculative.measure.close_up speculative.measure.advice speculative.measure.doubt",
-    "speculative.measure.record speculative.measure.words speculative.measure.analysis",
+    "speculative.measure.record speculative.measure.words speculative.measure.rule_words speculative.measure.analysis",
     "speculative.laws",
     "speculative.batching",
     "speculative.decoding",

@@ -87,9 +87,8 @@ def head_model(context: Context) -> Callable:
     heads = context.models[NAME]
 
     def model(x):  # [n]
-        h = target.hidden_after(
-            x[:-1]
-        )  # [n_embd]; the last token of x is the target's own, which it has not been fed yet
+        text = x[:-1]  # [n - 1]; the last token of x is the target's own, which it has not been fed yet
+        h = target.hidden_after(text)  # [n_embd]
         if h is None:
             return np.empty((0, context.n_vocab), np.float32)
         return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
@@ -103,10 +102,10 @@ def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
     def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= n_heads
         p = model(x)  # [n_heads or 0, n_vocab]
         n = min(k, len(p))
-        sure = [1 / (i + 1) for i in range(n)]  # each head knows less than the one before
-        m = until_unsure(sure, go_on)
+        margins = [1 / (i + 1) for i in range(n)]  # each head knows less than the one before
+        m = until_unsure(margins, go_on)
         tokens = [sample(p_i, rng) for p_i in p[:m]]
-        return Proposal(tokens, p[:m], [NAME] * m, margins=sure[:m])
+        return Proposal(tokens, p[:m], [NAME] * m, margins=margins[:m])
 
     return draft
 

@@ -44,11 +44,11 @@ def prompt_lookup(n_vocab: int) -> Callable:
         if not matches:
             return NOTHING
         n_more = len(matches) - 1  # tokens that match beside the first
-        sure = [float(n_more + i) for i in range(k)]
-        m = until_unsure(sure, go_on)
+        margins = [float(n_more + i) for i in range(k)]
+        m = until_unsure(margins, go_on)
         end = matches[-1][-1]
         tokens = np.resize(x[end + 1 :], m).tolist()  # [m], cut or repeated
-        return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * m, margins=sure[:m])
+        return Proposal(tokens, one_hot(tokens, n_vocab), [NAME] * m, margins=margins[:m])
 
     return draft
 

@@ -1,8 +1,11 @@
-"""From a session and what its decoders did to the record of the run. This is the one place that asks the session."""
+"""From a session and what its decoders did to the record of the run.
+
+predictions.py, which is called from here, also times the session's models.
+"""
 
 import platform
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from speculative.measure.record import (
     RunRecord,
     Sample,
 )
+from speculative.measure.rule_words import words_of
 from speculative.measure.turns import Record
 from speculative.options import FIELDS, Options
 from speculative.rules import Rule
@@ -124,8 +128,8 @@ def engine_line(session: Session) -> str:
 
 def rule_of(rule: Rule) -> RuleUsed:
     """Return the rule, and what is claimed of it if it is a user's function."""
-    shared = {f.name: getattr(rule, f.name) for f in fields(RuleUsed) if f.name != "claim"}
-    return RuleUsed(**shared, claim=claim_of(rule))
+    words = words_of(rule.kind, rule.number)._asdict()
+    return RuleUsed(name=rule.name, lossless=rule.lossless, number=rule.number, **words, claim=claim_of(rule))
 
 
 def claim_of(rule: Rule) -> str | None:

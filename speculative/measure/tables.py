@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from speculative.measure.advice import Setting, best_setting
 from speculative.measure.record import Account, Comparison, Counts, Figures, Level, RunRecord
+from speculative.measure.rule_words import RULE_WORDS
 from speculative.measure.words import duration, label, percent, times
-from speculative.rules import TOKEN
 
 
 class Row(NamedTuple):
@@ -60,7 +60,8 @@ def count_rows(counts: Counts, chance: str) -> Iterator[Row]:
     if counts.alpha is not None:
         yield Row("α", f"{counts.alpha:.3f}", f"mean of {chance}, of the tested drafts")
     if counts.alpha_token is not None:
-        yield Row("α, the paper's rule", f"{counts.alpha_token:.3f}", f"mean of {TOKEN.formula}, of the same drafts")
+        formula = RULE_WORDS["token"].formula
+        yield Row("α, the paper's rule", f"{counts.alpha_token:.3f}", f"mean of {formula}, of the same drafts")
 
 
 def cost_rows(account: Account, t_draft: float) -> Iterator[Row]:
