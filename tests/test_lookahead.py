@@ -294,7 +294,7 @@ PLANTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("check", {row[0]: None for row in PLANTED}, ids=str)
+@pytest.mark.parametrize("check", {row[0]: None for row in PLANTED})
 def test_what_the_planted_mistakes_break_holds(check):
     assert check()
 

@@ -110,7 +110,7 @@ TRUE = [  # options -> a part of the page, and what is said there
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), TRUE, ids=str)
+@pytest.mark.parametrize(("options", "said"), TRUE)
 def test_the_captions_of_a_page_are_true(pair, options, said):
     """Of a rule without tests, of the kinds of calls, and of the marks of drafters."""
     data = page_data(from_json(run_of(pair, **options)))
