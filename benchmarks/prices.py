@@ -18,8 +18,8 @@ from benchmarks import runs
 from benchmarks.grid import number
 from benchmarks.tables import parser_of, table
 from speculative.costs import line_through
-from speculative.decoding import PythonLoops
 from speculative.lookahead import AutoK
+from speculative.loops import PythonLoops
 from speculative.measure.replay import Clock
 from speculative.session import Session
 from speculative.support.texts import read_prompts

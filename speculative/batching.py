@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from speculative.decoding import PythonLoops, new_lookaheads
 from speculative.engines.together import Meeting
+from speculative.loops import PythonLoops, new_lookaheads
 from speculative.sampling import Step
 from speculative.steps import Served
 
@@ -24,7 +24,7 @@ class TextLoop(NamedTuple):
 
 
 class BatchLoops:
-    """Both decoders for a batch: see decoding.Loops. Each text has its own loop, caches and random numbers, and a call
+    """Both decoders for a batch: see loops.Loops. Each text has its own loop, caches and random numbers, and a call
     of a model computes the rows of all texts that wait for it. A text that ends makes room for the next prompt."""
 
     def __init__(self, alone: PythonLoops, batch: int):
@@ -42,6 +42,9 @@ class BatchLoops:
     def calls(
         self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable[[int], bool]
     ) -> Iterator[list[Served]]:
-        loops = [TextLoop(self.loops, name, x, N, rng) for x, rng in zip(prompts, rngs, strict=True)]
-        for steps in self.meeting(len(prompts)).steps(loops, stopped):
-            yield [Served(text_index, step) for text_index, step in steps]
+        loops = []
+        for x, rng in zip(prompts, rngs, strict=True):
+            loops.append(TextLoop(self.loops, name, x, N, rng))
+        meeting = self.meeting(len(loops))
+        for steps in meeting.steps(loops, stopped):
+            yield [Served(*numbered) for numbered in steps]

@@ -54,20 +54,15 @@ def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> d
         tested.append({"token": drafts[i], **test.figures, "top": top})
     own = None
     if n_tokens == len(step.tokens):
-        own = last_draw(step, again.rest, u[-1])
+        own = last_draw(step, again, u[-1])
     return {"drafts": drafts, "tested": tested, "own": own}
 
 
-def last_draw(step: Step, rest: np.ndarray, u: float) -> dict:  # [n_vocab]
-    """Return {"token", "from", "u", "top"} of a step's last token, which was drawn from rest."""
+def last_draw(step: Step, again: Judgement, u: float) -> dict:
+    """Return {"token", "from", "u", "top"} of a step's last token, which was drawn from again.rest."""
     token = int(step.tokens[-1])
-    is_residual = step.n_accepted < step.n_drafted and not np.may_share_memory(rest, step.q)
-    return {
-        "token": token,
-        "from": "residual" if is_residual else "q",
-        "u": u,
-        "top": likeliest_rows(rest, token, rest),
-    }
+    top = likeliest_rows(again.rest, token, again.rest)
+    return {"token": token, "from": again.origin, "u": u, "top": top}
 
 
 def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows

@@ -28,7 +28,7 @@ class PairOptions(ModelOptions):
 
 SIGNATURE = inspect.signature(PairOptions)
 WITHOUT_EFFECT = ("target_model_size", "dtype")  # if the target is a function
-in_python = partial(naming_options, "")  # errors name an option as K, not --K
+errors_without_dashes = partial(naming_options, "")  # they name an option as K, not --K
 
 
 # What a notebook's Tab offers of a pair. Its other names are parts that benchmarks and tests use.
@@ -43,8 +43,9 @@ FOR_USERS = [
     "model",
     "n_ctx",
     "options",
+    "speculative",
+    "steps",
 ]
-FOR_USERS += ["speculative", "steps"]
 
 
 class Pair(Session[ModelOptions]):
@@ -53,33 +54,34 @@ class Pair(Session[ModelOptions]):
     def __dir__(self) -> list[str]:
         return FOR_USERS
 
-    compare = in_python()(compare)
+    compare = errors_without_dashes()(compare)
 
-    @in_python()
+    @errors_without_dashes()
     def decode(self, name: str, prompt: str, N: int, sample: int) -> Iterator[TextStep]:
         return super().decode(name, prompt, N, sample)
 
-    @in_python()
+    @errors_without_dashes()
     def batch(self, prompts: Sequence[str], n_tokens_to_generate: int = 40) -> Iterator[TextStep]:
         return super().batch(prompts, n_tokens_to_generate)
 
-    @in_python()
+    @errors_without_dashes()
     def changed(self, **options: Any) -> "Pair":
         return super().changed(**options)  # type: ignore[return-value]  # it makes an object of this class
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:
     """The decorated function takes the fields of this dataclass: help() and type checkers see each with its type."""
+    signature = inspect.signature(options)
 
     def decorate(function):
-        function.__signature__ = SIGNATURE.replace(return_annotation=Pair)
+        function.__signature__ = signature.replace(return_annotation=Pair)
         return function
 
     return decorate
 
 
 @takes(PairOptions)
-@in_python()
+@errors_without_dashes()
 def load_pair(*values: Any, **options: Any) -> Pair:
     """Load a target and what its drafter needs. Official models that are missing are downloaded.
 

@@ -47,8 +47,8 @@ def rule_of(kind: str, judge: Callable, chances: Callable, **about: Any) -> Rule
 
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
         numbers = (rng.random() for _ in count())
-        accepted, rest, _ = judge(proposal, q, numbers)
-        return [*accepted, sample(rest, rng)]
+        judgement = judge(proposal, q, numbers)
+        return [*judgement.accepted, sample(judgement.rest, rng)]
 
     return Rule(kind, accept, judge, chances, **about)
 
@@ -189,9 +189,11 @@ def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> Judgement:  # q
         q_j = float(q[i - 1][j])
         tests.append(Tested(u_i, p_j, q_j, passed, w[i], h[i]))
     rest = q[n_accepted]  # [n_vocab]
+    origin = "q"
     if n_accepted < len(drafts):
         rest = residual(w[n_accepted] * rest, p[n_accepted])  # [n_vocab]
-    return Judgement(drafts[:n_accepted], rest, tests)
+        origin = "residual"
+    return Judgement(drafts[:n_accepted], rest, origin, tests)
 
 
 def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice

@@ -11,11 +11,12 @@ from typing import Any, Generic
 import numpy as np
 
 from speculative.batching import BatchLoops
-from speculative.decoding import Loops, PythonLoops, decoded
+from speculative.decoding import decoded
 from speculative.drafters.base import Drafter
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork, Call
 from speculative.loading import Models
+from speculative.loops import Loops, PythonLoops
 from speculative.options import ModelOptions, make_options
 from speculative.plan import NO_FUNCTIONS, AnyOptions, Functions, Plan, make_plan, spelled_out, wanted_models
 from speculative.sampling import Step
@@ -104,7 +105,7 @@ class Session(Generic[AnyOptions]):
         new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
         self.logs: Mapping[str, deque[Call]] = {role: self.models[role].log for role in plan.models}
-        self.in_python = PythonLoops(plan, self.models, self.encoder.n_vocab, self.n_ctx)
+        self.python_loops = PythonLoops(plan, self.models, self.encoder.n_vocab, self.n_ctx)
         self.loops = self.loops_of(plan)
 
     def loops_of(self, plan: Plan) -> Loops:
@@ -112,8 +113,8 @@ class Session(Generic[AnyOptions]):
         networks = {role: self.models[role] for role in plan.networks}
         compiled = self.engine.compiled_loops(plan, networks)
         if compiled or plan.batch == 1:
-            return compiled or self.in_python
-        return BatchLoops(self.in_python, plan.batch)
+            return compiled or self.python_loops
+        return BatchLoops(self.python_loops, plan.batch)
 
     def changed(self, **options: Any) -> "Session[AnyOptions]":
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -223,11 +224,11 @@ class Session(Generic[AnyOptions]):
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
-        return self.in_python.model(role)
+        return self.python_loops.model(role)
 
     def drafter(self, rng: np.random.Generator, target: Any = None) -> Drafter:
         """The drafter of a decode with this generator and this model of the target."""
-        return self.in_python.drafter(rng, target=target)
+        return self.python_loops.drafter(rng, target=target)
 
     def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""

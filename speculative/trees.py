@@ -105,6 +105,7 @@ class Judgement(NamedTuple):
 
     accepted: list[int]  # the drafts
     rest: Any  # [n_vocab], the distribution of the token after them
+    origin: str  # of rest: "q", a row of the target's; "residual", what a rejection has left of it
     tests: list[Tested]  # of each draft that was tested
 
 
@@ -117,28 +118,30 @@ def sibling_by_sibling(
     (rules.one_by_one).
     """
     children = children_of(proposal)  # [1 + m]
-    tokens = []
+    tokens: list[int] = []
     tests = []
-    node = 0
 
-    # Step 3: walk down from the root. A rejected child leaves less of q for its siblings.
-    while children[node]:
-        remaining = q[node]  # [n_vocab]
-        for child in children[node]:
-            j, p = draft_at(proposal, child)  # id, [n_vocab]
-            u_j = next(u)
-            passed = u_j < ratio(overlap(remaining, p), p, j)
-            tests.append(Tested(u_j, float(p[j]), float(remaining[j]), passed))
-            if passed:
-                tokens.append(j)
-                break
-            remaining = residual_fn(remaining, p, j)  # [n_vocab]
-        else:  # every child was rejected: resample from the remainder of q
-            return Judgement(tokens, remaining, tests)
-        node = child
+    # Step 3: walk down from the root.
+    untested = [*children[0]]
+    rest = q[0]  # [n_vocab]
+    origin = "q"
+    while untested:
+        child = untested.pop(0)
+        j, p = draft_at(proposal, child)  # id, [n_vocab]
+        u_j = next(u)
+        passed = u_j < ratio(overlap(rest, p), p, j)
+        tests.append(Tested(u_j, float(p[j]), float(rest[j]), passed))
+        if passed:  # it is the next node
+            tokens.append(j)
+            untested = [*children[child]]
+            rest = q[child]  # [n_vocab]
+            origin = "q"
+        else:  # less of q is left for its siblings
+            rest = residual_fn(rest, p, j)  # [n_vocab]
+            origin = "residual"
 
-    # Step 4: the walk came to a leaf, whose row gives a bonus token.
-    return Judgement(tokens, q[node], tests)
+    # Step 4: the next token is drawn from what is left of q if every child was rejected, and at a leaf from its row.
+    return Judgement(tokens, rest, origin, tests)
 
 
 def without(p, j: int):  # [n_vocab], id -> [n_vocab]

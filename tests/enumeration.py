@@ -157,16 +157,16 @@ class World:
         self.session = Session(o, networks)
         self.target = self.session.model("target")
         if self.session.plan.depends_on_times:
-            self.session.in_python.call_seconds = networks.call_seconds
+            self.session.python_loops.call_seconds = networks.call_seconds
             self.session.loops.measure(PROMPT)
-        self.lookaheads = self.session.in_python.lookaheads
+        self.lookaheads = self.session.python_loops.lookaheads
 
     def users(self, x, k):
         return model_drafter(self.row, self.rng)(x, k)[:2]
 
     def steps(self, N, rng):
         """A decode that knows of no other: an AutoK has learned nothing yet."""
-        self.session.in_python.lookaheads = copy.deepcopy(self.lookaheads)
+        self.session.python_loops.lookaheads = copy.deepcopy(self.lookaheads)
         self.session.forget()
         self.clock.now = 0.0
         self.rng = rng

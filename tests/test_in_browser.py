@@ -20,7 +20,7 @@ from speculative import load_pair
 from speculative.cli.command import parse
 from speculative.cli.display import PRINTABLE
 from speculative.cli.workbench import LABELS, Workbench
-from speculative.decoding import DECODERS
+from speculative.loops import DECODERS
 from speculative.measure.close_up import VISIBLE
 from speculative.measure.document import from_json
 from speculative.measure.page import page

@@ -53,7 +53,7 @@ def test_a_rule_decides_as_that_of_numpy(name):
         tokens = rule.accept(proposal, q[: k + 1], rng)
         n = len(tokens) - 1
         step = Step(tokens, proposal, q[: k + 1])
-        _, last, _ = rule.judge(proposal, q[: k + 1], iter(u.tolist()))
+        last = rule.judge(proposal, q[: k + 1], iter(u.tolist())).rest
         assert found.n[i] == n
         rest = found.rest[i] / found.rest[i].sum()
         np.testing.assert_allclose(rest, last / np.sum(last), rtol=1e-3, atol=1e-6)

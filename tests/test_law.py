@@ -152,9 +152,9 @@ OF_OUR_OWN = [
     ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", CHAIN),
     ("sampling:speculative_sampling", "min(K, T - n - 1)", "K", CHAIN),
     ("sampling:max_fn", "x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)", "x_max", TREE),
-    ("trees:sibling_by_sibling", "remaining = residual_fn(remaining, p, j)", "pass", TREE),
-    ("trees:sibling_by_sibling", "Judgement(tokens, remaining, tests)", "Judgement(tokens, q[node], tests)", TREE),
-    ("trees:sibling_by_sibling", "Judgement(tokens, q[node], tests)", "Judgement(tokens, q[0], tests)", TREE),
+    ("trees:sibling_by_sibling", "rest = residual_fn(rest, p, j)", "pass", TREE),
+    ("trees:sibling_by_sibling", 'origin = "residual"', "rest = rest if untested else q[proposal.parents[child - 1]]\n            origin = 'residual'", TREE),
+    ("trees:sibling_by_sibling", "rest = q[child]", "rest = q[0]", TREE),
     ("drafters.model:drawn_siblings", "yield token, p", "yield token, p * 0 + 1 / len(p)", TREE),
     ("rules:block_chances", "min(1.0, w[-1] * ratio(q[i - 1], p[i - 1], j))", "w[-1] * ratio(q[i - 1], p[i - 1], j)", BLOCK),
     ("rules:block_chances", "np.maximum(w[i] * q[i] - p[i], 0)", "abs(w[i] * q[i] - p[i])", BLOCK),
@@ -171,7 +171,7 @@ OF_OUR_OWN = [
     ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(sure[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), sure.pop()):", {"K": "auto"}),
-    ("decoding:PythonLoops.speculative_steps", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
+    ("loops:PythonLoops.speculative_steps", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
 ]  # fmt: skip
 
 

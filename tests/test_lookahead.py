@@ -11,10 +11,10 @@ import pytest
 from tiny import decoded, plant
 
 from speculative.acceptance import Acceptance
-from speculative.decoding import PythonLoops
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import always
 from speculative.lookahead import AutoK, Stopping
+from speculative.loops import PythonLoops
 from speculative.measure.replay import Clock, KnownText, Prices, Replay, ReplayedText
 from speculative.sampling import NOTHING, speculative_sampling
 

@@ -196,7 +196,7 @@ def check_forgotten(load):
 def check_costs(load):
     session = load(K="auto")
     [*session.speculative(PROMPT, 4)]
-    [lookahead] = session.in_python.lookaheads
+    [lookahead] = session.python_loops.lookaheads
     assert lookahead.is_measured
 
 
@@ -283,17 +283,17 @@ MISTAKES = [
     (check_special, "session:Session.encode", "self.plan.special", "False"),
     (check_smallest_context, "session:Session.describe", "min(specs", "max(specs"),
     (check_samples, "decoding:decoded", "plan.rng(sample + first + index)", "plan.rng(sample)"),
-    (check_rule, "decoding:PythonLoops.speculative_steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
-    (check_greedy, "decoding:PythonLoops.steps", 'self.model("target")', 'self.model(self.plan.networks[-1])'),
+    (check_rule, "loops:PythonLoops.speculative_steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
+    (check_greedy, "loops:PythonLoops.steps", 'self.model("target")', 'self.model(self.plan.networks[-1])'),
     (check_stop, "decoding:TextDecode.with_text", "min(step.n_accepted, n)", "step.n_accepted"),
     (check_stop, "decoding:pieces_of", "if text.stopped", "if False"),
-    (check_draft_filters, "decoding:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
-    (check_lookahead_of_each_level, "decoding:PythonLoops.drafter", "self.lookaheads[depth + 1 :]", "self.lookaheads[depth:-1]"),
-    (check_times, "decoding:StepTimes.calls", "sorted(made, key=lambda made: made.order)", "made"),
-    (check_times, "decoding:StepTimes.put_into", "began = self.began", "began = 0.0"),
-    (check_times, "decoding:StepTimes.put_into", "call in targets", "_, call in calls"),
-    (check_forgotten, "decoding:PythonLoops.ready", "self.models.forget(self.plan.networks)", "pass"),
-    (check_costs, "decoding:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
+    (check_draft_filters, "loops:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
+    (check_lookahead_of_each_level, "loops:PythonLoops.drafter", "self.lookaheads[depth + 1 :]", "self.lookaheads[depth:-1]"),
+    (check_times, "step_times:StepTimes.calls", "sorted(made, key=lambda made: made.order)", "made"),
+    (check_times, "step_times:StepTimes.write", "began = self.began", "began = 0.0"),
+    (check_times, "step_times:StepTimes.write", "for call in of_target)", "for _, call in calls)"),
+    (check_forgotten, "loops:PythonLoops.ready", "self.models.forget(self.plan.networks)", "pass"),
+    (check_costs, "loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
     (check_roles, "loading:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
     (check_roles, "loading:Models.copy_of_target", ", dtype=dtype)", ")"),
     (check_roles, "loading:Models.read", "[spec.role for spec in specs]", "[spec.role for spec in reversed(specs)]"),

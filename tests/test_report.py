@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from tiny import ROOT, encoder_of
 
 from benchmarks.output import with_tables
-from speculative import decoding, load_pair
+from speculative import decoding, load_pair, step_times
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
-from speculative.decoding import DECODERS
 from speculative.drafters import DRAFTERS as SPECS
 from speculative.engines.model import Call
+from speculative.loops import DECODERS
 from speculative.measure import predictions, turns
 from speculative.measure.advice import advice
 from speculative.measure.document import from_json, to_json
@@ -478,7 +478,7 @@ def test_origins(step, expected):
 def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):
     """The loop makes eight calls in ten seconds, and the third completes the stop text."""
     clock = Clock()
-    monkeypatch.setattr(decoding, "time", clock)
+    monkeypatch.setattr(step_times, "time", clock)
     encoder = encoder_of("the", " end")
     log = deque()
 

@@ -196,11 +196,12 @@ def test_the_explanation_rebuilds_what_the_rule_did(accept):
         draws = RecordedRandom(RNG(number))
         tokens = rule.accept(proposal, q, draws)
         step = Step(tokens, proposal, q)
-        _, last, tests = rebuilt_tests(step, rule, [0.5, *draws.u])  # the drafter's numbers come before
+        _, last, origin, tests = rebuilt_tests(step, rule, [0.5, *draws.u])  # the drafter's numbers come before
         passed = [i for i, test in enumerate(tests, start=1) if test.passed]
         assert max(passed, default=0) == step.n_accepted
         assert [test.u for test in tests] == draws.u[:-1]
         assert sample(last, scripted(draws.u[-1])) == tokens[-1]
+        assert origin == ("residual" if step.n_accepted < step.n_drafted else "q")
         for i, test in enumerate(tests):
             j = proposal.tokens[i]
             assert test.p == proposal.p[i][j]

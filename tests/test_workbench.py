@@ -15,8 +15,8 @@ from tiny import refusal, tokens_of
 from speculative.checkpoints import download
 from speculative.cli import workbench
 from speculative.cli.command import parse
-from speculative.decoding import DECODERS
 from speculative.drafters import DRAFTERS
+from speculative.loops import DECODERS
 from speculative.measure.page import marks
 from speculative.measure.run import compare
 from speculative.measure.turns import timed_turns

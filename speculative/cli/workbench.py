@@ -24,8 +24,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, S
 from starlette.routing import Route
 
 from speculative.cli.choices import CHOICES
-from speculative.decoding import DECODERS
 from speculative.drafters import DRAFTERS
+from speculative.loops import DECODERS
 from speculative.measure.ending import text_of
 from speculative.measure.observe import engine_line
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from speculative.decoding import DECODERS, decoded
+from speculative.decoding import decoded
 from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
+from speculative.loops import DECODERS
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 from speculative.steps import TextStep

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.decoding import DECODERS
+from speculative.loops import DECODERS
 from speculative.session import Session
 from speculative.support.progress import working
 from speculative.trees import children_of, path_of

@@ -42,7 +42,7 @@ class Prefill(NamedTuple):
 
 
 class DeviceLoops:
-    """Both decoders of a target and a draft model, for a number K: see decoding.Loops."""
+    """Both decoders of a target and a draft model, for a number K: see loops.Loops."""
 
     def __init__(self, decoder: DeviceDecoder, K: int, logs: Sequence[deque], batch: int = 1, quiet: bool = False):
         """logs: the target's, then the draft's. batch: the number of prompts that are decoded together. quiet: print
