@@ -20,7 +20,7 @@ from benchmarks.tables import parser_of, table
 from speculative.costs import line_through
 from speculative.lookahead import AutoK
 from speculative.loops import PythonLoops
-from speculative.measure.replay import Clock
+from speculative.measure.simulate import Clock
 from speculative.session import Session
 from speculative.support.texts import read_prompts
 

@@ -57,7 +57,7 @@ def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
     return p
 
 
-def margins(logits) -> list[float]:  # [n, n_vocab] -> [n]
+def margins_of(logits) -> list[float]:  # [n, n_vocab] -> [n]
     """The distance of the two largest logits of each row."""
     others = np.array(logits)  # [n, n_vocab]
     rows = np.arange(len(others))

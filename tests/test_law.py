@@ -170,7 +170,7 @@ OF_OUR_OWN = [
     ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
     ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
-    ("drafters.model:model_drafter", "if not go_on(sure[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), sure.pop()):", {"K": "auto"}),
+    ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
     ("loops:PythonLoops.speculative_steps", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
 ]  # fmt: skip
 

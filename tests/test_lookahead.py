@@ -15,7 +15,7 @@ from speculative.drafters import DRAFTERS
 from speculative.drafters.base import always
 from speculative.lookahead import AutoK, Stopping
 from speculative.loops import PythonLoops
-from speculative.measure.replay import Clock, KnownText, Prices, Replay, ReplayedText
+from speculative.measure.simulate import Clock, KnownText, Prices, SimulatedText, Simulation
 from speculative.sampling import NOTHING, speculative_sampling
 
 PROMPT = [0] * 8
@@ -32,7 +32,7 @@ class NoisyClock(Clock):
         return super().wait(seconds * self.noise())
 
 
-class Simulation(Replay):
+class CountingText(Simulation):
     """A text that counts, and a drafter that is right where `right` says so, with the time they take."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Simulation(Replay):
         chances = [float(right(n + place)) for place in range(N)]
         known = KnownText(PROMPT, [(place + 1) % 5 for place in range(N)], chances, [1.0] * N)
         prices = Prices(lambda rows: 1 + row * (rows - 1), draft_time, 0.0)
-        super().__init__(ReplayedText(known), prices, shift=0.5, clock=NoisyClock(noise))
+        super().__init__(SimulatedText(known), prices, shift=0.5, clock=NoisyClock(noise))
         self.right_margins = [1.0] * (N + 99)
         self.catch_up = catch_up
         self.proposes = proposes
@@ -74,7 +74,7 @@ class Simulation(Replay):
 
 def simulate(N, K=None, auto=None, **world):
     """-> the seconds for N tokens after a prompt of 8, with this K or an AutoK; and the K of each window."""
-    one = Simulation(N, **world)
+    one = CountingText(N, **world)
     draft = one.draft
     if K is None:
         auto = auto or AutoK([0.6])
@@ -142,7 +142,7 @@ def test_a_drafter_that_seldom_has_a_proposal_is_asked_for_long_ones():
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_a_drafter_that_is_unsure_leaves_the_place_to_the_next(scale):
     """Its first draft has the margin 1."""
-    one = Simulation(99, always)
+    one = CountingText(99, always)
     auto = AutoK([scale, 0.6], one.clock)
     auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []
@@ -157,12 +157,14 @@ def test_what_was_learned_stays_for_the_next_decode():
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.8, 1])
-def test_a_replay_takes_the_seconds_of_the_decode(alpha):
+def test_a_simulation_takes_the_seconds_of_the_decode(alpha):
     N = 200
     right = accepted_with(alpha)
-    known = Simulation(N, right).text.given
-    replay = Replay(ReplayedText(known), Prices(lambda rows: 0.96 + 0.04 * rows, draft=0.1, by_text=0.0), shift=0.5)
-    assert replay.decode([DRAFTERS["model"]], "auto")[0] == pytest.approx(simulate(N, right=right)[0], rel=0.02)
+    known = CountingText(N, right).text.given
+    simulation = Simulation(
+        SimulatedText(known), Prices(lambda rows: 0.96 + 0.04 * rows, draft=0.1, by_text=0.0), shift=0.5
+    )
+    assert simulation.decode([DRAFTERS["model"]], "auto")[0] == pytest.approx(simulate(N, right=right)[0], rel=0.02)
 
 
 @pytest.mark.parametrize("call", range(8))
@@ -215,7 +217,7 @@ def test_decodes_in_several_threads_share_what_is_learned():
 
 def decode(auto, **world):
     """-> the 100 tokens of a decode whose costs are known."""
-    one = Simulation(100, **world)
+    one = CountingText(100, **world)
     draft = auto.drafter_of([one.draft], one)
     return decoded(speculative_sampling(PROMPT, draft, one, 100, auto.K_max, np.random.default_rng(0)))
 
@@ -264,7 +266,7 @@ def learns_from_margins():
 
 def sure_ones_first():
     """A drafter that is unsure leaves the place to the next."""
-    one = Simulation(99, always)
+    one = CountingText(99, always)
     auto = AutoK([2.0, 0.6], one.clock)
     auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []

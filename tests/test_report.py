@@ -33,7 +33,7 @@ from speculative.measure.observe import BLOG_TEXT, decoder_of, engine_line, firs
 from speculative.measure.page import page
 from speculative.measure.predictions import Measured, measure
 from speculative.measure.record import Difference, Predictions, RuleUsed
-from speculative.measure.replay import KnownText, Prices, Replay, ReplayedText
+from speculative.measure.simulate import KnownText, Prices, SimulatedText, Simulation
 from speculative.measure.tables import figure_rows, grid
 from speculative.measure.turns import Record, median_run, timed_turns
 from speculative.options import FIELDS
@@ -212,8 +212,8 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
         other.loops.ready([other.encode(prompt)], 40)
         steps = other.steps("speculative", other.encode(prompt), 40, np.random.default_rng(0))
         n_steps = sum(1 for _ in steps)
-        replay = Replay(ReplayedText(measured.texts[0]), Prices(lambda rows: 1.0, draft=0.1, by_text=0.0))
-        assert replay.decode(measured.drafters[name], K)[1] == pytest.approx(n_steps, abs=2 * ("int8" in name))
+        simulation = Simulation(SimulatedText(measured.texts[0]), Prices(lambda rows: 1.0, draft=0.1, by_text=0.0))
+        assert simulation.decode(measured.drafters[name], K)[1] == pytest.approx(n_steps, abs=2 * ("int8" in name))
 
 
 def measured_of(timed, chances):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec, always
-from speculative.filters import margins, one_hot
+from speculative.filters import margins_of, one_hot
 from speculative.sampling import Proposal, sample
 from speculative.trees import Tree, without
 
@@ -20,16 +20,17 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
     def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
         tokens: list[int] = []
         p = []
-        sure = []
+        margins = []
         for _ in range(k):
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
             if go_on is not always:  # asked after the draw, but by p: the token stays
-                sure += margins(getattr(model, "last_logits", p_i[None]))  # of a function without logits, those of p
-                if not go_on(sure[-1]):
+                logits = getattr(model, "last_logits", p_i[None])  # [1, n_vocab]; of a function without logits, p
+                margins += margins_of(logits)
+                if not go_on(margins[-1]):
                     break
-        return Proposal(tokens, p, [name] * len(tokens), margins=sure)
+        return Proposal(tokens, p, [name] * len(tokens), margins=margins)
 
     return draft
 

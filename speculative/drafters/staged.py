@@ -10,7 +10,7 @@ Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative
 from collections.abc import Callable
 
 from speculative.drafters.base import always
-from speculative.filters import margins
+from speculative.filters import margins_of
 from speculative.sampling import Proposal, speculative_sampling
 
 
@@ -21,7 +21,7 @@ def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept:
         tokens = []
         p = []
         source = []
-        sure = []
+        margins = []
         steps = []
         for step in speculative_sampling(x, new_draft(), model, k, K, rng, accept):
             n = len(step.tokens)
@@ -30,9 +30,9 @@ def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept:
             p += [*step.q[:n]]
             source += [*step.proposal.source[: step.n_accepted], name]  # a step's last token is the model's own
             if go_on is not always:  # asked after the draws, but by p: all tokens of the step stay
-                sure += margins(getattr(model, "last_logits", step.q)[:n])
-                if not all(map(go_on, sure[-n:])):
+                margins += margins_of(getattr(model, "last_logits", step.q)[:n])
+                if not all(map(go_on, margins[-n:])):
                     break
-        return Proposal(tokens, p, source, steps, sure)
+        return Proposal(tokens, p, source, steps, margins)
 
     return draft

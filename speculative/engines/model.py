@@ -17,7 +17,7 @@ import numpy as np
 from speculative.engines.formats import FORMATS
 from speculative.engines.plain import PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
-from speculative.filters import margins
+from speculative.filters import margins_of
 from speculative.support.errors import UserError
 from speculative.support.forks import taken_at_forks
 from speculative.trees import Tree, by_paths
@@ -342,7 +342,7 @@ def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens 
 
 def margin(network, x) -> float:  # [n]
     """The distance of the two largest logits after the text x."""
-    return margins(network.with_probs(lambda logits: logits)(np.asarray(x)))[0]
+    return margins_of(network.with_probs(lambda logits: logits)(np.asarray(x)))[0]
 
 
 def leaves(params) -> Iterator:

@@ -28,12 +28,12 @@ from speculative.steps import TextStep
 def figures(autoregressive: Record | None, speculative: Record, measured: Measured | None = None) -> Figures:
     """Return the figures of a run. measured: what predictions need beside it."""
     counts = count(speculative.iterations)
-    costs = costs_of(speculative)
-    times = times_of(autoregressive, speculative, costs)
+    speculative_costs = costs_of(speculative)
+    times = times_of(autoregressive, speculative, speculative_costs)
     if not autoregressive:
         return Figures(counts, times, None, None, None)
-    rows = costs_of(autoregressive)
-    comparison = compare(autoregressive, speculative, rows, costs, counts, times)
+    autoregressive_costs = costs_of(autoregressive)
+    comparison = compare(autoregressive, speculative, autoregressive_costs, speculative_costs, counts, times)
     account = comparison.account
     if not (measured and account and counts.alpha is not None):
         return Figures(counts, times, comparison, None, None)
@@ -41,8 +41,8 @@ def figures(autoregressive: Record | None, speculative: Record, measured: Measur
     withheld = disturbance(times) or comparison.doubt
     if withheld:
         return Figures(counts, times, comparison, None, withheld)
-    seconds = costs.rows | {1: account.t_target}
-    predictions = predict(autoregressive, speculative, costs.prefill, seconds, measured)
+    by_rows = speculative_costs.by_rows | {1: account.t_target}
+    predictions = predict(autoregressive, speculative, speculative_costs.prefill, by_rows, measured)
     return Figures(counts, times, comparison, predictions, None)
 
 
@@ -125,7 +125,7 @@ def levels_of(steps: Sequence[TextStep]) -> list[Level]:
 class Costs(NamedTuple):
     """Seconds of a decoder. A call of the target includes what the loop does besides."""
 
-    rows: dict[int, float]  # {rows: seconds of a call of the target that read nothing else}
+    by_rows: dict[int, float]  # {rows: seconds of a call of the target that read nothing else}
     draft: float | None  # seconds of a draft token; 0 if nothing was drafted, None if each proposal read the prompt
     prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
 
@@ -137,9 +137,9 @@ def costs_of(record: Record) -> Costs:
     for step in timed:
         if not step.prefill:
             windows.append((step.drafted + 1, step.seconds - step.drafting))
-    rows = costs_by_rows(windows)
+    by_rows = costs_by_rows(windows)
     t_draft = seconds_of_a_draft(timed)
-    return Costs(rows, t_draft, prefill_seconds(timed, rows, t_draft or 0.0))
+    return Costs(by_rows, t_draft, prefill_seconds(timed, by_rows, t_draft or 0.0))
 
 
 def seconds_of_a_draft(timed: Sequence[TextStep]) -> float | None:
@@ -152,11 +152,11 @@ def seconds_of_a_draft(timed: Sequence[TextStep]) -> float | None:
     return None if any(step.drafted for step in timed) else 0.0
 
 
-def prefill_seconds(timed: Sequence[TextStep], rows: dict[int, float], t_draft: float) -> float:
+def prefill_seconds(timed: Sequence[TextStep], by_rows: dict[int, float], t_draft: float) -> float:
     """Return the seconds of reading the prompt: what the calls that read it took beyond those that did not."""
-    if not rows:
+    if not by_rows:
         return 0.0
-    window = line_through(rows)
+    window = line_through(by_rows)
     seconds = 0.0
     for step in timed:
         if step.prefill:
@@ -185,26 +185,35 @@ def times_of(autoregressive: Record | None, speculative: Record, costs: Costs) -
 
 
 def compare(
-    autoregressive: Record, speculative: Record, rows: Costs, costs: Costs, counts: Counts, times: Times
+    autoregressive: Record,
+    speculative: Record,
+    autoregressive_costs: Costs,
+    speculative_costs: Costs,
+    counts: Counts,
+    times: Times,
 ) -> Comparison:
-    """Return the speedup, its doubt and its account. rows: costs of the autoregressive decoder; costs: of the other."""
+    """Return the speedup, its doubt and its account."""
     ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
-    t_target = rows.rows.get(1)
+    t_target = autoregressive_costs.by_rows.get(1)
     account = None
-    if t_target and costs.rows and costs.draft is not None:
-        account = account_of(speculative, counts, t_target, costs.draft, costs.rows)
+    if t_target and speculative_costs.by_rows and speculative_costs.draft is not None:
+        account = account_of(speculative, counts, t_target, speculative_costs.draft, speculative_costs.by_rows)
     speedup = ratio * autoregressive.seconds / speculative.seconds
-    without = ratio * (autoregressive.seconds - rows.prefill) / (speculative.seconds - costs.prefill)
+    autoregressive_seconds = autoregressive.seconds - autoregressive_costs.prefill
+    speculative_seconds = speculative.seconds - speculative_costs.prefill
+    without = ratio * autoregressive_seconds / speculative_seconds
     comparison = Comparison(speedup, without, None, account)
     doubt = reason_to_doubt(counts, times, comparison, spread_of(autoregressive.iterations))
     return Comparison(speedup, without, doubt, account)
 
 
-def account_of(speculative: Record, counts: Counts, t_target: float, t_draft: float, rows: dict[int, float]) -> Account:
+def account_of(
+    speculative: Record, counts: Counts, t_target: float, t_draft: float, by_rows: dict[int, float]
+) -> Account:
     """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
     windows = [step.drafted for step in speculative.iterations]
     c = t_draft / t_target
-    window = line_through(rows)
+    window = line_through(by_rows)
     beta = mean(window(m + 1) for m in windows) / t_target
     leviathan = None
     if counts.alpha is not None and not counts.tree and not speculative.rule.blocks:
@@ -213,7 +222,7 @@ def account_of(speculative: Record, counts: Counts, t_target: float, t_draft: fl
     return Account(
         t_target=t_target,
         c=c,
-        beta={str(n): seconds / t_target for n, seconds in rows.items()},
+        beta={str(n): seconds / t_target for n, seconds in by_rows.items()},
         mean_beta=beta,
         blog_speedup=blog_speedup(counts.r, counts.mean_K, c),
         account_blog=blog_speedup(counts.r, counts.mean_K, c, beta),

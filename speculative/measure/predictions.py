@@ -1,6 +1,6 @@
 """Predictions of other lookaheads and drafters, from one run and short measurements after it.
 
-The decoded tokens are known, so they are decoded once more for each setting (replay.py). At each place the run tells
+The decoded tokens are known, so they are decoded once more for each setting (simulate.py). At each place the run tells
 the chance that the draft model's token is accepted there, or the draft model is asked now. (Why min(1, p / q), not
 q / p: the text is fixed here. Given that a token came out, the chance that it was the draft and was accepted is
 min(p, q) / q. Its mean over texts is Σ min(p, q).)
@@ -20,9 +20,9 @@ import numpy as np
 from speculative.costs import costs_by_rows, line_through
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import DrafterSpec
-from speculative.filters import margins
+from speculative.filters import margins_of
 from speculative.measure.record import Predictions
-from speculative.measure.replay import KnownText, Prices, Replay, ReplayedText
+from speculative.measure.simulate import KnownText, Prices, SimulatedText, Simulation
 from speculative.measure.turns import Record
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -34,8 +34,8 @@ MIN_CALLS = 3  # calls of the run, whose mean counts as the time of a window of 
 ROUNDS = 6  # times that each size is timed
 TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
 TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
-REPLAYS = 4  # decodes of a setting if drafts are accepted by chance: their mean depends little on it
-REPLAYED = 800  # tokens of all these decodes, if the text is long
+SIMULATIONS = 4  # decodes of a setting if drafts are accepted by chance: their mean depends little on it
+SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
 
 
 class Measured(NamedTuple):
@@ -126,9 +126,9 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
 
     The run tells the chance, or the model if it is asked; at places for which there is no time it is the mean of these.
     """
-    chances, sure = ask(model, x, steps, until)
+    chances, margins = ask(model, x, steps, until)
     N = sum(len(step.tokens) for step in steps)
-    for numbers in (chances, sure):
+    for numbers in (chances, margins):
         mean = float(np.mean(numbers))
         numbers += [mean] * (N - len(numbers))
     place = 0
@@ -136,7 +136,7 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
         tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
         chances[place : place + len(tested)] = tested
         place += len(step.tokens)
-    return [min(1.0, chance) for chance in chances], sure
+    return [min(1.0, chance) for chance in chances], margins
 
 
 def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [n_asked], [n_asked]
@@ -146,7 +146,7 @@ def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n]
     q = [q_i for step in steps for q_i in step.q]  # [N]
     text = np.array([*x, *tokens])  # [n + N]
     chances: list[float] = []
-    sure: list[float] = []
+    margins: list[float] = []
     seconds = 0.0  # of the last block
     for first in range(0, len(tokens), BLOCK):
         began = time.perf_counter()
@@ -158,9 +158,9 @@ def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n]
         for place, p in enumerate(rows, start=first):
             p_i = float(p[tokens[place]])
             chances.append(1.0 if p_i >= q[place] else p_i / q[place])
-        sure += margins(model.last_logits)
+        margins += margins_of(model.last_logits)
         seconds = time.perf_counter() - began
-    return chances, sure
+    return chances, margins
 
 
 def time_by_text(text: KnownText) -> float:
@@ -216,6 +216,23 @@ def expected_seconds(rows: int, timed: Sequence[tuple[int, float]]) -> float:
 # ---- From the measurements to the speedups ---------------------------------------------------------------------------
 
 
+class Grid(NamedTuple):
+    """What all cells of the grid are computed from: a cell is the speedup of a drafter with a K."""
+
+    texts: Sequence[SimulatedText]
+    prices: Prices
+    N: int  # tokens of the run
+    autoregressive: float  # seconds of N tokens
+    prefill: float  # seconds of the speculative run
+    loop_factor: float  # seconds of the loop for a second of calls
+
+    def speedup(self, specs: Sequence[DrafterSpec], K: int | str) -> float:
+        """The speedup of one cell; K may be "auto"."""
+        seconds, n_calls = mean_simulation(self.texts, self.prices, specs, K)
+        most = self.N / n_calls  # tokens of a call
+        return min(most, self.autoregressive / (self.prefill + self.loop_factor * seconds))
+
+
 def predict(
     autoregressive: Record, speculative: Record, prefill: float, costs: dict[int, float], measured: Measured
 ) -> Predictions:
@@ -229,27 +246,26 @@ def predict(
     in_run = {rows: seconds for rows, seconds in costs.items() if calls[rows] >= MIN_CALLS or rows == 1}
     by_rows = in_run | in_the_loops_seconds(measured.timed, in_run)
     window = line_through(by_rows)
-    in_calls = sum(step.drafting + window(step.drafted + 1) for step in speculative.iterations)
-    more = (speculative.seconds - prefill) / in_calls  # time of the loop for a second of calls
-    N = speculative.n_tokens
-    plain_seconds = N * autoregressive.seconds / autoregressive.n_tokens
-    usual = max(calls, key=calls.__getitem__, default=1) - 1
+    usual_K = max(calls, key=calls.__getitem__, default=1) - 1
     longest = max(by_rows) - 1
-    Ks = sorted({K for K in (*LOOKAHEADS, usual) if 0 < K <= longest})
+    Ks = sorted({K for K in (*LOOKAHEADS, usual_K) if 0 < K <= longest})
     if not Ks:
         return Predictions({}, {})
 
-    prices = Prices(window, measured.draft_seconds, measured.by_text_seconds)
-    texts = [ReplayedText(text) for text in measured.texts]
+    N = speculative.n_tokens
+    in_calls = sum(step.drafting + window(step.drafted + 1) for step in speculative.iterations)
+    grid = Grid(
+        texts=[SimulatedText(text) for text in measured.texts],
+        prices=Prices(window, measured.draft_seconds, measured.by_text_seconds),
+        N=N,
+        autoregressive=N * autoregressive.seconds / autoregressive.n_tokens,
+        prefill=prefill,
+        loop_factor=(speculative.seconds - prefill) / in_calls,
+    )
     settings: list[int | str] = [*Ks, "auto"]
     predicted = {}
     for name, specs in measured.drafters.items():
-        speedups = {}
-        for K in settings:
-            seconds, n_calls = mean_replay(texts, prices, specs, K)
-            most = N / n_calls  # tokens of a call
-            speedups[str(K)] = min(most, plain_seconds / (prefill + more * seconds))
-        predicted[name] = speedups
+        predicted[name] = {str(K): grid.speedup(specs, K) for K in settings}
     window_beta = {str(K): window(K + 1) / in_run[1] for K in Ks}
     return Predictions(predicted, window_beta)
 
@@ -266,25 +282,26 @@ def in_the_loops_seconds(timed: dict[int, float], in_run: dict[int, float]) -> d
     for rows, seconds in timed.items():
         if rows in in_run or not factor:
             continue
-        fewer = [t for n, t in in_run.items() if n < rows]
-        more = [t for n, t in in_run.items() if n > rows]
-        at_least = max([factor * seconds, *fewer])
-        scaled[rows] = min([at_least, *more])
+        shorter = [t for n, t in in_run.items() if n < rows]  # seconds of calls with fewer rows
+        longer = [t for n, t in in_run.items() if n > rows]
+        at_least = max([factor * seconds, *shorter])
+        scaled[rows] = min([at_least, *longer])
     return scaled
 
 
-def mean_replay(
-    texts: Sequence[ReplayedText], prices: Prices, specs: Sequence[DrafterSpec], K: int | str
+def mean_simulation(
+    texts: Sequence[SimulatedText], prices: Prices, specs: Sequence[DrafterSpec], K: int | str
 ) -> tuple[float, float]:
     """The seconds of all texts and their calls of the target: means over several draws of the chances."""
     chances = [chance for text in texts for chance in text.given.chances]
     by_chance = has_model(specs) and any(0 < chance < 1 for chance in chances)
-    n = max(1, min(REPLAYS, REPLAYED // len(chances))) if by_chance else 1
+    n = max(1, min(SIMULATIONS, SIMULATED_TOKENS // len(chances))) if by_chance else 1
     seconds = 0.0
     n_calls = 0
     for text in texts:
         for i in range(n):
-            more, calls = Replay(text, prices, shift=i / n).decode(specs, K)
-            seconds += more
-            n_calls += calls
+            simulation = Simulation(text, prices, shift=i / n)
+            seconds_of_text, calls_of_text = simulation.decode(specs, K)
+            seconds += seconds_of_text
+            n_calls += calls_of_text
     return seconds / n, n_calls / n

@@ -53,7 +53,7 @@ class Prices(NamedTuple):
     by_text: float  # of a proposal of a drafter without a model
 
 
-class ReplayedText:
+class SimulatedText:
     """A text whose tokens are numbered anew, so that rows are short; and the drafts of drafters that read it alone."""
 
     def __init__(self, given: KnownText):
@@ -75,10 +75,10 @@ class ReplayedText:
         return draft(np.array(self.tokens[:n]), AutoK.K_max)
 
 
-class Replay:
+class Simulation:
     """A target that knows its text, and drafters, on one clock."""
 
-    def __init__(self, text: ReplayedText, prices: Prices, shift: float = 0.0, clock: Clock | None = None):
+    def __init__(self, text: SimulatedText, prices: Prices, shift: float = 0.0, clock: Clock | None = None):
         """shift: of the random numbers that decide where the draft model's token is the text's."""
         self.text = text
         self.prices = prices
