@@ -93,8 +93,10 @@ INLINE vint dot4(vint sum, vbyte w, vint x) {
 #endif
 }
 
-// Older x86 multiplies and adds in two instructions: WIDE multiplies numbers of 16 bits, and adds up two neighbours in
-// 32 bits; SMALL does so with weights of 4 bits and inputs of 8, in 16 bits, where the products of a block have room.
+// Older x86 multiplies and adds in two instructions.
+// WIDE: 16-bit numbers times 16-bit numbers, two neighbours added into 32 bits.
+// SMALL: 4-bit weights times 8-bit inputs, two neighbours added into 16 bits. A block's sum is at most
+// 16 * 15 * 127 = 30,480, so it cannot overflow.
 #if defined(AVX512) && !defined(__AVX512VNNI__)
 #define WIDE(w, x) (vint)_mm512_madd_epi16((__m512i)(w), (__m512i)(x))
 #define SMALL(w, x) (vshort)_mm512_maddubs_epi16((__m512i)(w), (__m512i)(x))
@@ -115,7 +117,17 @@ enum { PAIRS = 1 };
 enum { PAIRS = 0 };
 #endif
 
-// DOT2 does the same with 2 bfloat16s, which are the upper halves of floats, and inputs i and i + 1 of a row. Without
+const char *instructions(void) {  // that the loops are compiled for
+  if (V == 16) return PAIRS ? "AVX-512" : "AVX-512 with VNNI";
+  if (V == 8) return PAIRS ? "AVX2" : "AVX2 with VNNI";
+  return EXCESS ? "SSE" : ROWS == 10 ? "NEON" : "plain C";
+}
+
+int multiplies_bytes(void) {  // whether an instruction does: then a row in int8 costs less than in float32
+  return !PAIRS && (V >= 8 || ROWS == 10);
+}
+
+// DOT2 adds the products of 2 bfloat16s, which are the upper halves of floats, and inputs i and i + 1 of a row. Without
 // an instruction these are stored as floats.
 #if defined(AVX512) && defined(__AVX512BF16__) && !defined(SLOW_DOT2)
 #define DOT2(sum, w, i) (vfloat)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(w), (__m512bh)INT((i) / 2))
@@ -185,7 +197,7 @@ STRUCT(GPT2,
   const Norm *ln_f;
   float *x, *qkv, *a, *hidden;  // [most_rows, n_embd], [., 3*n_embd], [., n_embd], [., n_inner]
   const Scratch *scratch;  // [n_threads]
-  const number *prefetch_bytes;  // [4], by the number of rows: see multiply
+  const number *prefetch_bytes;  // [4], by the number of rows: see multiply_tile
   // These are of one call:
   number n_threads, first_layer, end_layer, n_rows, n_last, n_texts;
   const int64_t *tokens, *positions;  // [n_rows]
@@ -410,8 +422,8 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
     vfloat scale[2];  // of the block's weights: bfloat16s
     for (int i = 0; i < 2; i++) scale[i] = (vfloat)(__builtin_convertvector(LOAD(vhalf, i), vint) << 16);
     EACH(r) for (int i = 0; i < 2; i++) {
-      vfloat whole = __builtin_convertvector(WIDEN(e[r][i]), vfloat);
-      s[r][i] = multiply_add(s[r][i], FLOAT(words - 2), scale[i] * whole);
+      vfloat total_int = __builtin_convertvector(WIDEN(e[r][i]), vfloat);
+      s[r][i] = multiply_add(s[r][i], FLOAT(words - 2), scale[i] * total_int);
     }
   }
   STORE_SUMS;
@@ -419,18 +431,18 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
 
 #define COPY(name, R) case R: if (R <= ROWS) times_##name(R, x, tile, n_in, ask, pace, out, stride); return;
 #define COPIES(name, R) COPY(name, R) COPY(name, R + 1) COPY(name, R + 2) COPY(name, R + 3) COPY(name, R + 4)
-#define TIMES(number, name, ...) \
-  static void name(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(name, 1) COPIES(name, 6) } }
-#define LOOP(number, name, ...) name,
-FORMATS(TIMES)
-static void (*const times[])(int64_t rows, ARGUMENTS) = {FORMATS(LOOP)};
+#define COPIES_OF(number, name, ...) \
+  static void multiply_##name(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(name, 1) COPIES(name, 6) } }
+#define MULTIPLY(number, name, ...) multiply_##name,
+FORMATS(COPIES_OF)
+static void (*const multiply_group[])(int64_t rows, ARGUMENTS) = {FORMATS(MULTIPLY)};
 
 static int64_t group_start(int64_t rows, int64_t group) {  // groups have as many rows each, or one more
   int64_t groups = (rows + ROWS - 1) / ROWS;
   return group * (rows / groups) + least(group, rows % groups);
 }
 
-static void multiply(const Linear *w, int64_t tile, const word *x, int64_t rows, const number *ahead, float *out) {
+static void multiply_tile(const Linear *w, int64_t tile, const word *x, int64_t rows, const number *ahead, float *out) {
   // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
   // other, while it is in the first cache, and the first few ask for the next part, each for its share.
   enum { PART = 16384 };  // bytes
@@ -445,8 +457,8 @@ static void multiply(const Linear *w, int64_t tile, const word *x, int64_t rows,
       int asks = distance && group < askers;
       int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
       const char *ask = asks ? at + (groups > 1 ? bytes_of_part + group * share : distance) : at;
-      times[f](m, x + first * n_words(f, n) + n_words(f, k) * m, at, least(part, n - k), ask, asks ? pace : 0,
-               out + first * LANES, LANES);
+      multiply_group[f](m, x + first * n_words(f, n) + n_words(f, k) * m, at, least(part, n - k), ask, asks ? pace : 0,
+                        out + first * LANES, LANES);
     }
 }
 
@@ -469,9 +481,9 @@ INLINE void times_in_order(const int R, ARGUMENTS) {  // times_float32, where th
   STORE_SUMS;
 }
 
-TIMES(, in_order)
+COPIES_OF(, in_order)
 
-static void multiply_in_order(const Linear *w, int64_t tile, int64_t n_tiles, const word *x, int64_t rows, float *out) {
+static void multiply_file(const Linear *w, int64_t tile, int64_t n_tiles, const word *x, int64_t rows, float *out) {
   // [rows, n_in] prepared, [n_in, n_tiles * LANES] of the matrix, from a tile on -> [rows, n_tiles * LANES]
   int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, width = n_tiles * LANES;
   memset(out, 0, 4 * rows * width);
@@ -482,7 +494,7 @@ static void multiply_in_order(const Linear *w, int64_t tile, int64_t n_tiles, co
         int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
         const word *rows_of_group = x + first * n_words(FLOAT32, n) + k / BLOCK * BLOCK * m + k % BLOCK;
         float *sums = out + first * width + channel;
-        in_order(m, rows_of_group, at, least(INPUTS, n - k), at + AHEAD, w->row_bytes, sums, width);
+        multiply_in_order(m, rows_of_group, at, least(INPUTS, n - k), at + AHEAD, w->row_bytes, sums, width);
       }
     }
 }
@@ -616,37 +628,51 @@ INLINE void finish(const float *sums, const float *scale, const float *b, int th
   memcpy(out, y, 4 * n);
 }
 
-static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const Norm *ln, const Linear *w, int then,
-                   float *out) {
-  // [rows, n_in] -> [rows, n_out]: (layer norm of) x @ w + b; a thread has some of the tiles. Few rows each thread
-  // prepares for itself, in about the time of a barrier; many all for all.
+static const word *prepare_rows(GPT2 *m, int64_t thread, const float *x, int64_t rows, const Norm *ln,
+                                const Linear *w) {
+  // [rows, n_in], or their layer norm -> groups of rows in the weight's format. Few rows each thread prepares for
+  // itself, in about the time of a barrier; many all for all.
   enum { FEW = 8192 };  // numbers
-  int64_t n = m->n_threads, n_in = w->n_in, n_tiles = (w->n_out + LANES - 1) / LANES, f = w->format;
+  int64_t n = m->n_threads, n_in = w->n_in, f = w->format;
   int64_t alone = n == 1 || rows * n_in <= FEW;
-  Scratch own = m->scratch[thread];
+  float *normed = m->scratch[thread].row;
   word *prepared = m->scratch[alone ? thread : 0].prepared;
   for (int64_t group = 0, first = 0, end; first < rows; group++, first = end) {
     end = group_start(rows, group + 1);
     for (int64_t row = first; row < end; row++) {
       if (!alone && row % n != thread) continue;
-      if (ln) layer_norm(x + row * n_in, *ln, n_in, own.row);
-      prepare(f, ln ? own.row : x + row * n_in, n_in, row - first, end - first, prepared + first * n_words(f, n_in));
+      if (ln) layer_norm(x + row * n_in, *ln, n_in, normed);
+      prepare(f, ln ? normed : x + row * n_in, n_in, row - first, end - first, prepared + first * n_words(f, n_in));
     }
   }
   if (!alone) meet(m, thread);
+  return prepared;
+}
+
+static void finish_tiles(const float *sums, int64_t rows, const Linear *w, int64_t tile, int64_t n_tiles, int then,
+                         float *out) {  // [rows, n_tiles * LANES] -> these channels of out [rows, n_out]
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t end = tile + n_tiles, i = tile; i < end; i++, sums += LANES) {
+      int64_t first = i * LANES, left = w->n_out - first;
+      const float *scale = scales_of(w, i), *b = w->b ? w->b + first : 0;
+      float *to = out + row * w->n_out + first;
+      if (left >= LANES) finish(sums, scale, b, then, LANES, to);  // a constant, for which it has a copy
+      else finish(sums, scale, b, then, left, to);
+    }
+}
+
+static void linear(GPT2 *m, int64_t thread, const float *x, int64_t rows, const Norm *ln, const Linear *w, int then,
+                   float *out) {
+  // [rows, n_in] -> [rows, n_out]: (layer norm of) x @ w + b; a thread has some of the tiles
+  const word *prepared = prepare_rows(m, thread, x, rows, ln, w);
+  float *sums = m->scratch[thread].sums;
+  int64_t n = m->n_threads, n_tiles = (w->n_out + LANES - 1) / LANES;
   int64_t most = w->row_bytes ? least(SUMS / (rows * LANES), n_tiles) : 1;  // tiles at a time
   for (int64_t tile = thread * n_tiles / n, end = (thread + 1) * n_tiles / n, some; tile < end; tile += some) {
     some = least(most, end - tile);
-    if (w->row_bytes) multiply_in_order(w, tile, some, prepared, rows, own.sums);
-    else multiply(w, tile, prepared, rows, m->prefetch_bytes, own.sums);
-    for (int64_t row = 0; row < rows; row++)
-      for (int64_t i = 0; i < some; i++) {
-        int64_t first = (tile + i) * LANES, left = w->n_out - first;
-        const float *scale = scales_of(w, tile), *b = w->b ? w->b + first : 0;
-        float *sums = own.sums + (row * some + i) * LANES, *to = out + row * w->n_out + first;
-        if (left >= LANES) finish(sums, scale, b, then, LANES, to);
-        else finish(sums, scale, b, then, left, to);
-      }
+    if (w->row_bytes) multiply_file(w, tile, some, prepared, rows, sums);
+    else multiply_tile(w, tile, prepared, rows, m->prefetch_bytes, sums);
+    finish_tiles(sums, rows, w, tile, some, then, out);
   }
 }
 
@@ -696,7 +722,7 @@ static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int6
     }
     for (int64_t slot = 0; slot < seen; slot += LANES) {  // q @ k: [rows, d] -> [rows, seen]
       const char *tile = (const char *)(keys + slot * d);
-      float32(rows, own.prepared, tile, d, tile, 0, own.scores + slot, room);
+      multiply_float32(rows, own.prepared, tile, d, tile, 0, own.scores + slot, room);
     }
     for (int64_t row = 0; row < rows; row++) {
       const uint8_t *sees = t.sees ? t.sees + (first + row) * t.sees_width : 0;
@@ -707,7 +733,7 @@ static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int6
     for (int64_t i = 0; i < d; i += LANES) {  // weights @ v: [rows, seen] -> [rows, d]
       const char *tile = (const char *)(values + i * m->n_ctx);
       memset(own.sums, 0, 4 * LANES * rows);
-      float32(rows, own.prepared, tile, seen, tile, 0, own.sums, LANES);
+      multiply_float32(rows, own.prepared, tile, seen, tile, 0, own.sums, LANES);
       for (int64_t row = 0; row < rows; row++)
         for (int64_t j = 0; j < least(LANES, d - i); j++)
           a[(first + row) * n_embd + head * d + i + j] = own.sums[row * LANES + j] / totals[row];
@@ -752,9 +778,11 @@ int64_t lanes(void) { return LANES; }
 int64_t rows_of_a_group(void) { return ROWS; }
 int64_t floats_of_sums(void) { return SUMS; }
 
-enum { DONE, ASLEEP_OTHERS, NO_SUCH_TOKEN, NO_ROOM };  // the results of a call: forward.py has their words
+#define RESULTS(F) F(DONE, done) F(OTHERS_ASLEEP, others_asleep) F(NO_SUCH_TOKEN, no_such_token) F(NO_ROOM, no_room)
+enum { RESULTS(NUMBER) };  // of a call
+const char *result_names(void) { return RESULTS(NAME); }
 
-static int check(const GPT2 *m) {  // what is not there is neither looked up nor written
+static int check(const GPT2 *m) {  // Refuses a call that would read or write outside the arrays.
   int64_t rows = 0;
   for (int64_t text = 0; text < m->n_texts; rows += m->texts[text++].n_rows)
     if (m->texts[text].n_past + m->texts[text].n_rows > m->n_ctx) return NO_ROOM;
@@ -770,7 +798,7 @@ int64_t gpt2(GPT2 *m, int64_t patient) {
   int64_t start = nanoseconds(), n = 1, refused = check(m);
   if (refused) return refused;
   for (int64_t thread = 1; thread < m->n_threads && !patient; thread++)
-    if (atomic_load(&threads[thread].state) == ASLEEP) return ASLEEP_OTHERS;
+    if (atomic_load(&threads[thread].state) == ASLEEP) return OTHERS_ASLEEP;
   work = m;
   for (; n < m->n_threads; n++) {
     int state = AWAKE;

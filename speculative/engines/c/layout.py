@@ -17,7 +17,7 @@ def declared(name: str) -> str:
 
 @functools.cache
 def numbers(table: str) -> dict[str, int]:
-    """{name: its number} of engine.c's table "format" or "activation"."""
+    """{name: its number} of engine.c's table "format", "activation" or "result"."""
     names = declared(f"{table}_names").split()
     return {name: number for number, name in enumerate(names)}
 

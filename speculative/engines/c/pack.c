@@ -107,13 +107,3 @@ void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, i
   for (int64_t first = 0; first < n_tiles; first += some)
     pack_tiles(&matrix, f, first, least(first + some, n_tiles));
 }
-
-const char *instructions(void) {  // that the loops are compiled for
-  if (V == 16) return PAIRS ? "AVX-512" : "AVX-512 with VNNI";
-  if (V == 8) return PAIRS ? "AVX2" : "AVX2 with VNNI";
-  return EXCESS ? "SSE" : ROWS == 10 ? "NEON" : "plain C";
-}
-
-int multiplies_bytes(void) {  // whether an instruction does: then a row in int8 costs less than in float32
-  return !PAIRS && (V >= 8 || ROWS == 10);
-}

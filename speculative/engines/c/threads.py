@@ -7,10 +7,13 @@ import time
 from queue import SimpleQueue
 from typing import Any
 
+from speculative.engines.c.layout import numbers
 from speculative.engines.c.library import library
 
-DONE, OTHERS_ASLEEP = 0, 1  # results of a pass; engine.c has these numbers
-REFUSALS = {2: "a token was asked for that does not exist", 3: "there is no room for so many rows"}
+REFUSALS = {  # by the name of a pass's result in engine.c
+    "no_such_token": "a token was asked for that does not exist",
+    "no_room": "there is no room for so many rows",
+}
 CONTENTION_NANOSECONDS = 20_000_000  # of work, after which it is checked whether there are cores for all threads
 SINGLE_THREAD_SECONDS = 1.0  # that the first thread works alone if there are not
 
@@ -33,11 +36,13 @@ class ThreadPool:
         call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
         gpt2 = library().gpt2
         result = gpt2(ctypes.byref(call), 0)
-        if result == OTHERS_ASLEEP:
+        results = numbers("result")
+        if result == results["others_asleep"]:
             self.wake_workers(n_threads - 1)
             result = gpt2(ctypes.byref(call), 1)
-        if result != DONE:
-            raise ValueError(REFUSALS[result])
+        for name, refusal in REFUSALS.items():
+            if result == results[name]:
+                raise ValueError(refusal)
         self.look_for_cores(call)
 
     def wake_workers(self, n: int) -> None:
