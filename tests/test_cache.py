@@ -13,8 +13,9 @@ from speculative.engines.c import packing
 from speculative.engines.c.library import library
 from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.formats import FORMATS
-from speculative.engines.model import CachedNetwork, Model, check_finite, common_prefix, join
+from speculative.engines.model import CachedNetwork, Model, check_finite, join
 from speculative.engines.plain import PlainPass
+from speculative.engines.shared_cache import common_prefix
 from speculative.trees import Tree, by_paths
 
 RNG = np.random.default_rng
@@ -202,10 +203,15 @@ def differ(kind="float32"):
     return any(not all(map(np.array_equal, alone, beside)) for alone, beside in both)
 
 
+RESTORE = "engines.shared_cache:Decode.restore"
 PLANTS = {
-    "nothing is restored": ("engines.model:Decode.restore", "network.hold(x[:n])", "pass"),
-    "only the target's part is": ("engines.model:Decode.restore", "network.rank < reader.rank", "network.rank == 0"),
-    "a cache that was cut is trusted": ("engines.model:Slots.cut", "self.user = None", "pass"),
+    "nothing is restored": (RESTORE, "network.hold(x[:n])", "pass"),
+    "only the target's part is": (
+        "engines.shared_cache:Decode.restore",
+        "network.rank < reader.rank",
+        "network.rank == 0",
+    ),
+    "a cache that was cut is trusted": ("engines.shared_cache:Slots.cut", "self.user = None", "pass"),
 }
 
 

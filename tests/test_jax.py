@@ -20,13 +20,14 @@ from jax.experimental.compilation_cache import compilation_cache
 from speculative.drafters.model import model_drafter
 from speculative.engines import formats
 from speculative.engines.c import engine, packing
-from speculative.engines.contract import Engine
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.loops import DeviceLoops, lengths_of
 from speculative.engines.jax.model import cached
 from speculative.engines.model import CachedNetwork, Model
+from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import GREEDY, Filters
+from speculative.measure.greedy import greedy_differences
 from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
@@ -191,7 +192,7 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
         both = python_steps(pair, x, T - n, 0), steps_of(greedy, x, T - n, 8, rng())
         texts = [decoded(steps) for steps in both]
         assert [*map(len, texts)] == [T - n] * 2
-        line, is_defect = Engine().greedy_differences([x], model, [[text] for text in texts], "float32")
+        line, is_defect = greedy_differences(NumpyEngine(), [x], model, [[text] for text in texts], "float32")
         assert ("rounding can" in line) == (texts[0] != texts[1])
         assert not is_defect
         equal += texts[0] == texts[1]

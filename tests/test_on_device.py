@@ -20,6 +20,7 @@ pytest.importorskip("jax")
 import jax
 
 from speculative.engines.jax.engine import JaxEngine
+from speculative.measure.greedy import greedy_differences
 
 OUTCOME = itemgetter("tokens", "drafted", "accepted")  # of an iteration
 PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]
@@ -112,7 +113,7 @@ def test_greedy_texts_that_differ_are_reported_with_their_margin():
     target = SimpleNamespace(with_probs=lambda to_probs: lambda x: to_probs(logits))
     prompts = [[5, 6], [7]]
     texts = [[3, 3], [3, 3, 3]]
-    differences = partial(JaxEngine(mesh=1, data_parallel=1).greedy_differences, prompts, target)
+    differences = partial(greedy_differences, JaxEngine(mesh=1, data_parallel=1), prompts, target)
     assert differences([texts, texts], "float32") == ("", False)
     for dtype, verdict in (
         ("bfloat16", "rounding can change their order."),

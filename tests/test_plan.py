@@ -10,13 +10,13 @@ import pytest
 from tiny import refusal
 
 from speculative import plan
-from speculative.engines.contract import Engine
+from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import Filters
 from speculative.options import FIELDS, ModelOptions, make_options
 from speculative.plan import Functions, Plan, spelled_out
 
 
-class Anything(Engine):
+class Anything(NumpyEngine):
     """An engine that refuses nothing."""
 
     def check(self, plan):
@@ -107,7 +107,7 @@ def test_every_option_of_a_decode_has_such_a_row():
 def test_fast_is_spelled_out():
     cold, warm = (make_options(ModelOptions, {"fast": "True", "temperature": t}) for t in ("0", "1"))
     assert [spelled_out(o, "int8/model").accept for o in (cold, warm)] == ["token", "block"]
-    made = plan.make_plan(spelled_out(warm, "int8/prompt_lookup+model"), Engine())
+    made = plan.make_plan(spelled_out(warm, "int8/prompt_lookup+model"), NumpyEngine())
     assert (names_of(made), made.Ks) == ([["int8"], ["prompt_lookup", "model"]], ["auto", "auto"])
 
 
@@ -137,7 +137,7 @@ def test_what_does_not_go_together_is_refused(options, line):
 
 
 def test_an_engine_refuses_a_plan():
-    class Strict(Engine):
+    class Strict(NumpyEngine):
         def check(self, plan):
             raise AssertionError(plan.rule.name, plan.Ks)
 
@@ -153,5 +153,5 @@ def test_functions_take_their_names_among_the_options():
     assert first == {"drafter": "mine", "K": 2}
     second, both = functions.taken_from({"accept": mine})
     assert (second, [*both.drafters], [*both.rules], [*functions.rules]) == ({"accept": "mine"}, ["mine"], ["mine"], [])
-    made = plan.make_plan(make_options(ModelOptions, first | second), Engine(), both)
+    made = plan.make_plan(make_options(ModelOptions, first | second), NumpyEngine(), both)
     assert (names_of(made), made.rule.name, made.Ks) == ([["mine"]], "mine", [2])

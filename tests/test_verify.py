@@ -9,7 +9,10 @@ from scipy.stats import chisquare
 from tiny import plant
 
 from speculative.drafters.model import model_tree
-from speculative.engines.contract import Engine
+from speculative.engines.model import CachedNetwork, Network
+from speculative.engines.numpy_engine import NumpyEngine
+from speculative.measure.greedy import greedy_differences
+from speculative.verify import checks
 from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 
 
@@ -86,18 +89,22 @@ def test_a_staged_drafter_drafts_from_its_p_whatever_the_rule(run_verify):
 
 @pytest.mark.parametrize(("said", "status"), [("rounding can change their order.", 0), ("a defect, as 1 is more.", 1)])
 def test_greedy_texts_may_part_if_rounding_explains_it(run_verify, monkeypatch, said, status):
-    monkeypatch.setattr(Engine, "greedy_differences", lambda *texts: (said, bool(status)))
+    monkeypatch.setattr(checks, "greedy_differences", lambda *texts: (said, bool(status)))
     found, out = run_verify(n_tokens_to_generate=1)
     assert (found, lines_of(out)["greedy"][1].partition(" K = 2")[0]) == (status, f"K = 1: {said}")
 
 
-@pytest.mark.parametrize(("exact", "verdict"), [(False, "rounding can change their order"), (True, "a defect")])
-def test_rounding_explains_nothing_if_rows_are_equal_to_the_bit(monkeypatch, exact, verdict):
-    monkeypatch.setattr(Engine, "exact", exact)
-    network = SimpleNamespace(with_probs=lambda to_probs: lambda x: np.array([[0, 1, 1.0001]]))
-    text, is_defect = Engine().greedy_differences([[5]], network, [[[2]], [[1]]], "float32")
-    assert verdict in text
-    assert is_defect == exact
+@pytest.mark.parametrize(
+    ("exact", "kind", "is_defect"), [(False, CachedNetwork, 0), (True, CachedNetwork, 1), (True, Network, 0)]
+)
+def test_rounding_explains_nothing_if_rows_are_equal_to_the_bit(monkeypatch, exact, kind, is_defect):
+    """As those of a user's function, a Network, need not be."""
+    monkeypatch.setattr(NumpyEngine, "exact", exact)
+    network = object.__new__(kind)
+    network.with_probs = lambda to_probs: lambda x: np.array([[0, 1, 1.0001]])
+    text, found = greedy_differences(NumpyEngine(), [[5]], network, [[[2]], [[1]]], "float32")
+    assert found == is_defect
+    assert ("a defect" if is_defect else "rounding can change their order") in text
 
 
 def test_it_stops_when_the_time_is_up_and_not_before_the_fewest_draws(run_verify):

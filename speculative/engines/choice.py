@@ -7,6 +7,7 @@ from typing import Any
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import library
 from speculative.engines.contract import Engine
+from speculative.engines.numpy_engine import NumpyEngine
 from speculative.support.errors import UserError
 
 
@@ -34,7 +35,7 @@ def make_engine(
         from speculative.engines.jax.engine import JaxEngine
 
         return JaxEngine(mesh, data_parallel, quiet)
-    return CEngine(threads) if name == "c" else Engine()
+    return CEngine(threads) if name == "c" else NumpyEngine()
 
 
 def process() -> tuple[int, int]:

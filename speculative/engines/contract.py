@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from speculative.engines import memory
-from speculative.engines.formats import FORMATS, convert_all, rounder
-from speculative.engines.model import CachedNetwork, common_prefix, margin
+from speculative.engines.formats import FORMATS, convert_all
+from speculative.engines.model import CachedNetwork
 from speculative.plan import Plan
-from speculative.support.errors import UserError
 
 
 class Engine:
-    """gpt2.py itself, whose answers are the contract; the other engines override those that differ."""
+    """What the loader, the decoders and the measuring ask of an engine, with the answers that most engines give."""
 
     saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
     exact = False  # whether a row is equal to the bit, however many rows are computed with it
@@ -28,7 +27,7 @@ class Engine:
 
     def words(self) -> str:
         """Return the engine's name, with the instructions and the threads that it uses."""
-        return "NumPy (gpt2.py)"
+        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         """Return the lines of the JSON document about the engine's own devices and versions."""
@@ -56,18 +55,15 @@ class Engine:
 
     def check(self, plan: Plan) -> None:
         """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
-        if plan.batch > 1:
-            raise UserError("--batch decodes prompts together with --engine c or jax, where rows of several are cheap")
+        raise NotImplementedError
 
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
         """Return convert(name, array) for the loader. in_place: for a run so short that packing does not pay."""
-        return rounder(dtype)
+        raise NotImplementedError
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
         """Return a network of converted weights. Raises UserError if the logits of a first pass are not finite."""
-        network = CachedNetwork(params, hparams, name=name)
-        network.warm_up()
-        return network
+        raise NotImplementedError
 
     def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
         """Return a network for each loading.ModelSpec, from one reading: read(convert) gives the parameters as
@@ -83,6 +79,11 @@ class Engine:
         network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
         return time.perf_counter() - began
 
+    def largest_rounding(self, network: Any, dtype: str) -> float:
+        """Return the distance of two logits of this network up to which greedy texts of both decoders may differ."""
+        is_exact = self.exact and isinstance(network, CachedNetwork)  # not a user's function
+        return 0.0 if is_exact else self.tolerance(dtype)
+
     def prepare(self, plan: Plan, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
@@ -90,27 +91,3 @@ class Engine:
         """Return both decoders as one program on the device (loops.Loops); None if a loop in Python calls the
         models. networks: by role, the target first."""
         return None
-
-    def greedy_differences(self, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> tuple[str, bool]:
-        """Return the sentences that say where two greedy texts of each prompt differ first, and whether some difference
-        is a defect: whether rounding explains it depends on the distance of the two best logits there. texts: the new
-        tokens of each prompt, of both decoders."""
-        is_exact = self.exact and isinstance(network, CachedNetwork)  # not a user's function
-        most = 0.0 if is_exact else self.tolerance(dtype)
-        lines = []
-        is_defect = False
-        for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):
-            at = common_prefix(a, b)
-            if at == min(len(a), len(b)):
-                continue
-            apart = margin(network, [*x, *a[:at]])
-            verdict = "rounding can change their order"
-            if apart > most:
-                verdict = f"a defect, as rounding changes the order of logits that are at most {most:g} apart"
-                is_defect = True
-            which = f"for prompt {number}, " if len(inputs) > 1 else ""
-            lines.append(
-                f"{which}first difference at position {len(x) + at}: token {a[at]} or {b[at]}, where the two best "
-                f"logits are {apart:.2g} apart: {verdict}."
-            )
-        return " ".join(lines), is_defect

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.engines.formats import FORMATS
 from speculative.engines.plain import PlainPass
+from speculative.engines.shared_cache import Decode, Slots, common_prefix
 from speculative.engines.vocabulary import to_draft, to_target
-from speculative.filters import margins_of
 from speculative.support.errors import UserError
 from speculative.support.forks import taken_at_forks
 from speculative.trees import Tree, by_paths
@@ -58,25 +57,6 @@ class Network:
     def with_probs(self, to_probs: Callable) -> "Model":
         """The model that turns logits into distributions in this way."""
         return Model(self, to_probs)
-
-
-class Slots:
-    """The tokens whose keys and values a cache holds, and how many of them, from the first on, each network may read.
-
-    A target, of rank 0, and its rounded copies share one cache. A network reads what its own rank or a lower one wrote:
-    a copy goes on after the target's text, and the target writes its own over the drafts of its copies.
-    """
-
-    def __init__(self):
-        self.tokens = np.empty(0, int)  # [n]
-        self.lengths = np.zeros(1 + len(FORMATS), int)  # [n_ranks], of the part that each rank may read
-        self.parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
-        self.user: Decode | None = None  # the decode that used it last; None if something was forgotten since
-
-    def cut(self, n: int = 0) -> None:
-        """Forget all tokens but the first n."""
-        self.lengths = np.minimum(self.lengths, n)
-        self.user = None
 
 
 class CachedNetwork(Network):
@@ -213,34 +193,6 @@ class CachedNetwork(Network):
         return logits
 
 
-class Decode:
-    """What the shared cache of some networks held when a decode left it: if another decode has used the cache since,
-    this is restored. So the rows of a copy, which reads what its target has written, do not depend on other decodes."""
-
-    def __init__(self, networks: Iterable[Any]):
-        self.networks = sorted((one for one in networks if hasattr(one, "slots")), key=lambda one: one.rank)
-        self.left: dict[int, Slots] = {}  # by the identity of the cache's slots
-
-    def restore(self, reader: Any, x) -> None:  # [n]
-        """Let the cache hold what networks of a lower rank than the reader's have read of the text x in this decode."""
-        slots = getattr(reader, "slots", None)
-        if slots is None or slots.user is self:
-            return
-        left = self.left.get(id(slots), Slots())
-        n = 0
-        for network in self.networks:
-            if network.slots is slots and network.rank < reader.rank:
-                n = max(n, network.n_held(x, left))
-                network.hold(x[:n])
-
-    def leave(self, network: Any) -> None:
-        """Remember what the cache holds after a call of this network."""
-        slots = getattr(network, "slots", None)
-        if slots is not None:
-            slots.user = self
-            self.left[id(slots)] = copy(slots)
-
-
 class LastCall(NamedTuple):
     """The rows that a model gave last, and the text that it had read."""
 
@@ -281,10 +233,13 @@ class Model:
     def score_tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
         x = np.array(x)
-        nodes = range(1 + len(tree.tokens)) if nodes is None else nodes
+        if nodes is None:
+            nodes = range(1 + len(tree.tokens))
+        last = LastCall(x, tree=tree, nodes=nodes)
+        has_root = min(nodes) == 0
         with self.network.lock:
-            self.decode.restore(self.network, x if min(nodes) else x[:-1])  # the root's row is that of its last token
-            return self.call(self.network.tree_logits, LastCall(x, tree=tree, nodes=nodes), tree, nodes)
+            self.decode.restore(self.network, x[:-1] if has_root else x)  # the root's row is that of x's last token
+            return self.call(self.network.tree_logits, last, tree, nodes)
 
     def call(self, logits_of: Callable, last: LastCall, *args) -> np.ndarray:  # -> [m, n_vocab]
         """Call the network, with an entry in the log."""
@@ -332,17 +287,6 @@ def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vo
     row = int(np.argmin(np.isfinite(logits.max(axis=-1))))
     fault = f"gives logits that are not finite, at position {first + row}"
     raise UserError(f"{name} {fault}: its weights are damaged, or too large to compute with")
-
-
-def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same
-    n = min(len(a), len(b))
-    differ = np.asarray(a[:n]) != np.asarray(b[:n])  # [n]
-    return int(differ.argmax()) if differ.any() else n
-
-
-def margin(network, x) -> float:  # [n]
-    """The distance of the two largest logits after the text x."""
-    return margins_of(network.with_probs(lambda logits: logits)(np.asarray(x)))[0]
 
 
 def leaves(params) -> Iterator:

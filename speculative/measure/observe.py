@@ -18,6 +18,7 @@ from speculative.engines.system import n_cores
 from speculative.loading import ModelSpec, Packable
 from speculative.measure import ending
 from speculative.measure.figures import figures
+from speculative.measure.greedy import greedy_differences
 from speculative.measure.predictions import measure
 from speculative.measure.record import (
     Decoder,
@@ -184,7 +185,8 @@ def greedy_difference(session: Session, records: Sequence[Record]) -> Difference
     if are_equal or claim_of(plan.rule) or not plan.is_greedy:
         return None
     target = session.models["target"]
-    text, is_defect = session.engine.greedy_differences(records[0].inputs, target, texts, session.options.dtype)
+    inputs, dtype = records[0].inputs, session.options.dtype
+    text, is_defect = greedy_differences(session.engine, inputs, target, texts, dtype)
     return Difference(text, is_defect)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from speculative.measure.greedy import greedy_differences
 from speculative.measure.observe import engine_line
 from speculative.session import Session
 from speculative.support.errors import UserError
@@ -101,7 +102,7 @@ def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Che
         expected = [tokens_of(session.steps("autoregressive", x, N, rng)) for x in prompts]
         for name, other in sessions.items():
             texts = expected, [tokens_of(other.steps("speculative", x, N, rng)) for x in prompts]
-            text, wrong = session.engine.greedy_differences(prompts, session.models["target"], texts, o.dtype)
+            text, wrong = greedy_differences(session.engine, prompts, session.models["target"], texts, o.dtype)
             if text:
                 differences.append(f"K = {name}: {text}")
                 is_defect = is_defect or wrong

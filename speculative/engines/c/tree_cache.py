@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from speculative.engines.model import CachedNetwork, Slots, check_length, common_prefix
+from speculative.engines.model import CachedNetwork, check_length
+from speculative.engines.shared_cache import Slots, common_prefix
 from speculative.trees import Tree
 
 

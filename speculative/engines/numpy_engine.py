@@ -1,0 +1,28 @@
+"""gpt2.py itself as the engine, with a KV cache: the plainest one, which the others are tested against."""
+
+from collections.abc import Callable
+
+from speculative.engines.contract import Engine
+from speculative.engines.formats import rounder
+from speculative.engines.model import CachedNetwork
+from speculative.plan import Plan
+from speculative.support.errors import UserError
+
+
+class NumpyEngine(Engine):
+    """NumPy, in float32; weights of another format are rounded to it, and kept in float32."""
+
+    def words(self) -> str:
+        return "NumPy (gpt2.py)"
+
+    def check(self, plan: Plan) -> None:
+        if plan.batch > 1:
+            raise UserError("--batch decodes prompts together with --engine c or jax, where rows of several are cheap")
+
+    def converter(self, dtype: str, in_place: bool = False) -> Callable:
+        return rounder(dtype)
+
+    def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
+        network = CachedNetwork(params, hparams, name=name)
+        network.warm_up()
+        return network
