@@ -13,6 +13,7 @@ from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import is_padded, look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
+from speculative.drafters.base import DrafterSpec
 from speculative.engines import formats, memory
 from speculative.engines.c import pack_files
 from speculative.engines.c.library import c_crc32c, library
@@ -77,9 +78,7 @@ class Models:
     quiet: bool = False
     refresh: bool = False  # whether the hub is asked for newer versions
     specs: dict[str, ModelSpec] = field(default_factory=dict)
-    due: Sequence[ModelSpec] = ()  # of a plan that is being loaded, the networks that are not loaded yet
     loaded: dict[str, Any] = field(default_factory=dict)
-    in_place: bool = False  # whether the plan that is being loaded is so short that packing does not pay
     packable: Packable = field(default_factory=lambda: Packable(0.0, 0))
     files_in_use: FilesInUse = field(default_factory=FilesInUse)
 
@@ -134,7 +133,7 @@ class Models:
     def check_weights(self, plan: Plan) -> None:
         """Raise UserError if a drafter needs the weights of a target that is a function."""
         copies = [role for role in plan.networks if role in formats.FORMATS]
-        needing = [*copies, *plan.objects]
+        needing = [*copies, *plan.parts_without_a_model]
         if needing and not self.spec("target").folder:
             needs = "needs the target's weights, and a function has none: try prompt_lookup"
             raise UserError(f"--drafter {needing[0]} {needs}")
@@ -172,22 +171,24 @@ class Models:
     def load(self, plan: Plan, in_place: bool = False) -> list:
         """Load what is not loaded yet: the small parts of drafters first, then networks, a target with its copies.
         Return the new networks. in_place: see Engine.converter. Raises UserError."""
-        self.in_place = in_place
-        new = self.due = self.new_specs(plan.networks)
-        for spec in plan.parts:
+        new_parts: list[tuple[DrafterSpec, Any]] = []
+        for spec in plan.loaded_parts:
             if spec.name not in self.loaded:
                 part = spec.load(self)  # type: ignore[misc]  # it has one
-                self.loaded[spec.name] = Network(part) if spec.has_model else part
-        self.load_networks()
+                new_parts.append((spec, part))
+        new = self.new_specs(plan.networks)
+        self.load_networks(new, in_place)
+        for spec, part in new_parts:
+            if spec.check:
+                spec.check(part, self)
+            self.loaded[spec.name] = Network(part) if spec.has_model else part
         return [self.loaded[spec.role] for spec in new]
 
-    def load_networks(self) -> None:
-        """Load the networks of the plan that is being loaded, unless they are. (Heads are compared with their target.)
-        Raises UserError."""
-        due, self.due = self.due, []
-        for size in dict.fromkeys(spec.size for spec in reversed(due)):  # the target, which is the largest, last
-            self.read([spec for spec in due if spec.size == size])
-        self.share_caches([spec.role for spec in due])
+    def load_networks(self, new: Sequence[ModelSpec], in_place: bool) -> None:
+        """Load these networks, which are not loaded yet. Raises UserError."""
+        for size in dict.fromkeys(spec.size for spec in reversed(new)):  # the target, which is the largest, last
+            self.read([spec for spec in new if spec.size == size], in_place)
+        self.share_caches([spec.role for spec in new])
 
     def share_caches(self, roles: Sequence[str]) -> None:
         """Let copies read what the target wrote: a copy reads entries of more exact copies, not of less exact ones."""
@@ -195,7 +196,7 @@ class Models:
             if role in roles and self.shares_cache(role):
                 self.loaded[role].share_cache(self.loaded["target"], rank)
 
-    def read(self, specs: Sequence[ModelSpec]) -> None:
+    def read(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
         """Read the weights of a model, downloaded if they are missing, once for all formats of these specs."""
         size = specs[0].size
         hparams = specs[0].hparams
@@ -203,7 +204,7 @@ class Models:
         specs = [spec for spec in specs if not self.map_packed(spec, folder)]
         if not specs:
             return
-        in_place = self.in_place and not is_padded(folder)  # whose weights are in memory in any case
+        in_place = in_place and not is_padded(folder)  # whose weights are in memory in any case
         n_bytes = 4 * parameter_count(hparams)
         if crc32c.is_slow() and library():
             crc32c.compute_in_c(c_crc32c)

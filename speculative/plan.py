@@ -57,7 +57,11 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run."""
+    """What will run.
+
+    Of --drafter heads+ngram the roles are [target, heads, ngram], the networks [target], the loaded_parts those of
+    heads and ngram, the parts_without_a_model [heads], and the models [target, ngram].
+    """
 
     levels: Sequence[Sequence[DrafterSpec]]  # the drafter's, from the outermost in
     Ks: Sequence[int | str]  # for each level, its K: a number or "auto"
@@ -83,19 +87,19 @@ class Plan:
         return [role for role in self.roles if role in self.wanted]
 
     @property
-    def parts(self) -> list[DrafterSpec]:
+    def loaded_parts(self) -> list[DrafterSpec]:
         """The drafters that load something of their own, under their names."""
         return [spec for specs in self.levels for spec in specs if spec.load]
 
     @property
-    def objects(self) -> list[str]:
+    def parts_without_a_model(self) -> list[str]:
         """The names of parts that are not models, to which no filters apply."""
-        return [spec.name for spec in self.parts if not spec.has_model]
+        return [spec.name for spec in self.loaded_parts if not spec.has_model]
 
     @property
     def models(self) -> list[str]:
         """The roles to which filters apply: networks, and drafters that are models."""
-        return [role for role in self.roles if role not in self.objects]
+        return [role for role in self.roles if role not in self.parts_without_a_model]
 
     @property
     def is_greedy(self) -> bool:

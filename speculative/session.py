@@ -11,6 +11,7 @@ from typing import Any, Generic
 import numpy as np
 
 from speculative.batching import BatchLoops
+from speculative.blog.encoder import Encoder
 from speculative.decoding import decoded
 from speculative.drafters.base import Drafter
 from speculative.engines.choice import make_engine
@@ -25,7 +26,7 @@ from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 from speculative.values import checked, n_nodes, text, whole
 
-IN_PLACE_TOKENS = 200
+IN_PLACE_TOKENS = 200  # read by a command; with more, packing float32 weights pays
 
 
 def is_short(o: ModelOptions, n_tokens: int) -> bool:
@@ -42,6 +43,11 @@ def models_of(o: ModelOptions, quiet: bool = False) -> Models:
     """Return the models of these options, not yet loaded. Raises UserError."""
     engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
     return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet, o.refresh)
+
+
+def longest_token(encoder: Encoder) -> int:
+    """Return the bytes of the longest token."""
+    return max(map(len, encoder.id_to_bytes.values()))
 
 
 class Session(Generic[AnyOptions]):
@@ -66,21 +72,17 @@ class Session(Generic[AnyOptions]):
         self.options = spelled_out(options, self.models.fast_drafter()) if options.fast else options
         self.functions = functions
         self.plan = make_plan(self.options, self.engine, functions)
-        self.describe()
-        self.prompts = self.fitting(prompts)
-        longest = self.longest(self.prompts)
-        self.check_memory(longest)
-        self.load(longest, are_known=bool(prompts))
-
-    def describe(self) -> None:
-        """Read the models' small files. Raises UserError."""
         self.models.check_weights(self.plan)
         specs = [self.models.spec(role) for role in self.plan.networks]
+        self.encoder = specs[0].encoder
         self.context = min(specs, key=lambda spec: spec.n_ctx)  # the model with the smallest context
         self.n_ctx = self.context.n_ctx
-        self.encoder = specs[0].encoder
-        longest_token = max(map(len, self.encoder.id_to_bytes.values()))
-        self.most_bytes = self.n_ctx * longest_token  # of a prompt
+        self.most_bytes = self.n_ctx * longest_token(self.encoder)  # of a prompt
+        self.prompts = self.fitting(prompts)
+        self.load(self.longest(self.prompts), are_known=bool(prompts))
+        self.logs: Mapping[str, deque[Call]] = {role: self.models[role].log for role in self.plan.models}
+        self.python_loops = PythonLoops(self.plan, self.models, self.encoder.n_vocab, self.n_ctx)
+        self.loops = self.loops_of(self.plan)
 
     def longest(self, prompts: Sequence[str]) -> int:
         """Return the most tokens of a prompt; 1 if there are none. Raises UserError if one does not fit."""
@@ -97,16 +99,14 @@ class Session(Generic[AnyOptions]):
         self.models.check(self.plan.networks, n_cached)
 
     def load(self, longest: int, are_known: bool) -> None:
-        """Load the weights that are not loaded yet, and make the loops. longest: the tokens of the longest prompt.
-        are_known: whether there will be no other prompts. Raises UserError."""
+        """Load the weights that are not loaded yet. longest: the tokens of the longest prompt. are_known: whether there
+        will be no other prompts. Raises UserError."""
+        self.check_memory(longest)
         plan = self.plan
         n_tokens = longest + self.options.n_tokens_to_generate
         in_place = are_known and plan.batch == 1 and is_short(self.options, n_tokens)
         new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
-        self.logs: Mapping[str, deque[Call]] = {role: self.models[role].log for role in plan.models}
-        self.python_loops = PythonLoops(plan, self.models, self.encoder.n_vocab, self.n_ctx)
-        self.loops = self.loops_of(plan)
 
     def loops_of(self, plan: Plan) -> Loops:
         """The loops of a plan over the loaded models."""
@@ -213,12 +213,18 @@ class Session(Generic[AnyOptions]):
         if not inputs:
             raise UserError("a batch needs at least one prompt")
         self.models.files_in_use.check()
-        session = copy(self)
-        session.plan = replace(self.plan, batch=self.plan.batch if self.plan.batch > 1 else max(2, len(inputs)))
-        self.engine.check(session.plan)
-        session.loops = session.loops_of(session.plan)
+        n_texts = self.plan.batch if self.plan.batch > 1 else max(2, len(inputs))
+        session = self.together(n_texts)
         session.loops.ready(inputs, N)
         return decoded(session, name, inputs, N)
+
+    def together(self, n_texts: int) -> "Session[AnyOptions]":
+        """The same session, whose loops decode so many texts together. Raises UserError."""
+        session = copy(self)
+        session.plan = replace(self.plan, batch=n_texts)
+        self.engine.check(session.plan)
+        session.loops = self.loops_of(session.plan)
+        return session
 
     # ---- Their parts -------------------------------------------------------------------------------------------------
 

@@ -171,6 +171,15 @@ def test_heads_of_another_target_are_one_line(tiny_pair, tmp_path, about, said):
         assert str(models / "target" / FILE) in line
 
 
+def test_a_session_refuses_heads_of_another_target_each_time(tiny_pair, tmp_path):
+    models = shutil.copytree(tiny_pair, tmp_path / "models")
+    tensors = {"w": np.zeros((2, 32, 32), np.float16), "b": np.zeros((2, 32), np.float16)}
+    save_file(tensors, models / "target" / FILE, metadata={"target": "0" * 64})
+    pair = load_pair("draft", "target", models, threads=1)
+    for _ in range(2):
+        assert "was trained for another target" in refusal(pair.changed, drafter="heads")
+
+
 # ---- A draft with another end of the vocabulary, or another context --------------------------------------------------
 
 ADDED = ["[PAD]", "<|user|>"]

@@ -52,7 +52,8 @@ class DrafterSpec:
     with_argument: Callable[[str], "DrafterSpec"] | None = None  # the argument of NAME:ARGUMENT -> the drafter
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
     has_model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
-    load: Callable | None = None  # load(models) -> Context.models[name]
+    load: Callable | None = None  # load(models) -> Context.models[name], before any network is read
+    check: Callable | None = None  # check(what load gave, models): UserError if it is for other networks
     scale: float = 0.6  # of the error of its margins, before AutoK has learned it
     phrase: str = ""  # its name in a sentence; "" is the name itself
     mark: str = ""  # the letter at its drafts on a page, where several drafters proposed

@@ -36,6 +36,8 @@ FILE = "heads.safetensors"  # in the target's folder
 class Heads(NamedTuple):
     w: np.ndarray  # [n_heads, n_embd, n_embd]
     b: np.ndarray  # [n_heads, n_embd]
+    path: str = ""  # of their file
+    target: str | None = None  # the fingerprint of the target that they were trained for
 
     def __call__(self, h):  # [n_embd] -> [n_heads, n_embd]
         x = h @ self.w + self.b  # [n_heads, n_embd]
@@ -53,7 +55,7 @@ def fingerprint(hparams: dict, ln_f: dict) -> str:
 
 
 def load(models) -> Heads:
-    """The heads from the target's folder. Raises UserError if there are none, or none for this target."""
+    """The heads from the target's folder. Raises UserError if there are none, or none of its shape."""
     folder = models.spec("target").folder
     path = os.path.join(folder, FILE)
     n_embd = models.spec("target").hparams["n_embd"]
@@ -63,19 +65,22 @@ def load(models) -> Heads:
     tensors, metadata = read_file(path)
     if sorted(tensors) != ["b", "w"]:
         raise bad_file(path, "it has to hold the tensors w and b, and no other")
-    heads = Heads(array_of(tensors["w"], "w"), array_of(tensors["b"], "b"))
+    heads = Heads(array_of(tensors["w"], "w"), array_of(tensors["b"], "b"), path, metadata.get("target"))
     n = len(heads.w)
     if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
         shapes = f"{heads.w.shape} and {heads.b.shape}"
         raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
-    models.load_networks()
-    target = models["target"]
-    if metadata.get("target") != fingerprint(target.hparams, target.params["ln_f"]):
-        raise UserError(
-            f"{path} was trained for another target, of the same shape: delete it, and make one for this model with "
-            "python -m training heads"
-        )
     return heads
+
+
+def check(heads: Heads, models) -> None:
+    """Raise UserError if the heads were trained for another target of the same shape."""
+    target = models["target"]
+    if heads.target != fingerprint(target.hparams, target.params["ln_f"]):
+        raise UserError(
+            f"{heads.path} was trained for another target, of the same shape: delete it, and make one for this model "
+            "with python -m training heads"
+        )
 
 
 def head_model(context: Context) -> Callable:
@@ -133,5 +138,6 @@ SPEC = DrafterSpec(
     tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
     roles=(NAME,),
     load=load,
+    check=check,
     not_on_jax="JAX's models keep no output of the last block",
 )
