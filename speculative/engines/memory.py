@@ -19,9 +19,11 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     n_embd = hparams["n_embd"]
     n_cached = n_cached or hparams["n_ctx"]
     n_inner = hparams.get("n_inner", 4 * n_embd)
-    weights = model_bytes(dtype, checkpoint_shapes(hparams))
+    shapes = checkpoint_shapes(hparams)
+    weights = model_bytes(dtype, shapes)
     token = 2 * hparams["n_layer"] * n_embd * 4  # of keys and values
-    tensor = max(hparams["n_vocab"], n_inner) * n_embd * 4  # the largest
+    longest = max(hparams["n_vocab"], n_inner)
+    tensor = longest * n_embd * 4  # the largest
     return weights + n_cached * token + 2 * tensor
 
 

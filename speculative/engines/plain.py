@@ -29,9 +29,11 @@ class KVCache:
     """The keys and values of the first `length` tokens, for every layer. Forgetting is moving `length` back."""
 
     def __init__(self, hparams: dict):
-        n_layer, n_head, n_ctx, n_embd = (hparams[name] for name in ("n_layer", "n_head", "n_ctx", "n_embd"))
+        n_head = hparams["n_head"]
+        d_head = hparams["n_embd"] // n_head
+        shape = (hparams["n_layer"], 2, n_head, hparams["n_ctx"], d_head)
         self.length = 0
-        caches = np.empty((n_layer, 2, n_head, n_ctx, n_embd // n_head), np.float32)
+        caches = np.empty(shape, np.float32)
         self.layers = [partial(self.attend, keys, values) for keys, values in caches]
 
     def attend(self, keys, values, q, k, v):  # [n_head, n_ctx, d_head] twice, [n_head, n_new, d_head] thrice

@@ -194,10 +194,13 @@ class Meeting:
 
     def call(self, seats: Sequence[Seat]) -> None:
         """Call one network for all texts that wait for it: the last one, so that a call of the target has all texts."""
-        wanted = {id(seat.strand.event.network) for seat in seats}
-        network = next(network for network in reversed(self.networks) if id(network) in wanted)
-        asking = [seat for seat in seats if seat.strand.event.network is network]
+        request_of = {seat: seat.strand.event for seat in seats}
+        wanted = [request.network for request in request_of.values()]
+        network = max(wanted, key=self.networks.index)
+        asking = [seat for seat in seats if request_of[seat].network is network]
+        rows = [request_of[seat].rows for seat in asking]
         began = time.perf_counter()
-        results = network.together([seat.strand.event.rows for seat in asking])
+        results = network.together(rows)
         for seat, result in zip(asking, results, strict=True):
-            seat.strand.resume(Answer(result, began))
+            answer = Answer(result, began)
+            seat.strand.resume(answer)

@@ -27,11 +27,14 @@ class Cache:
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """Move the keys and values of these tokens to the places from `to` on."""
         L = lanes()
-        there = np.arange(to, to + len(slots))  # [n]
+        end = to + len(slots)
+        new_slots = np.arange(to, end)  # [n]
         tiles, lane = divmod(slots, L)  # [n] each
-        new_tiles, new_lane = divmod(there, L)  # [n] each
-        self.keys[:, :, new_tiles, :, new_lane] = self.keys[:, :, tiles, :, lane]
-        self.values[:, :, :, there] = self.values[:, :, :, slots]
+        new_tiles, new_lane = divmod(new_slots, L)  # [n] each
+        keys = self.keys[:, :, tiles, :, lane]  # a copy
+        self.keys[:, :, new_tiles, :, new_lane] = keys
+        values = self.values[:, :, :, slots]  # a copy
+        self.values[:, :, :, new_slots] = values
 
 
 def address(array: np.ndarray) -> int:

@@ -15,6 +15,7 @@ from speculative.engines.system import n_cores
 from speculative.plan import Plan
 from speculative.support.errors import UserError
 
+KINDS_OF_CALLS = ("1 row", "few", "a group", "many")  # by which prefetching is measured
 THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
 
 
@@ -49,11 +50,13 @@ class CEngine(Engine):
     def kernel_words(self, network: Any) -> tuple[str, str] | None:
         if not isinstance(network, CachedNetwork):  # but a user's function
             return None
-        kinds = zip(("1 row", "few", "a group", "many"), network.forward.gpt2.prefetch_bytes, strict=True)
-        asks = ", ".join(rows for rows, ahead in kinds if ahead) or "never"
-        w = network.params["blocks"][0]["mlp"]["c_fc"]["w"]
+        prefetch_bytes = network.forward.gpt2.prefetch_bytes
+        kinds = zip(KINDS_OF_CALLS, prefetch_bytes, strict=True)
+        prefetching = [kind for kind, n_bytes in kinds if n_bytes]
+        block = network.params["blocks"][0]
+        w = block["mlp"]["c_fc"]["w"]
         format = w.format.name if isinstance(w, PackedWeight) else "float32, in the file"
-        return format, f"{self.threads} threads at most; prefetching: {asks}"
+        return format, f"{self.threads} threads at most; prefetching: {', '.join(prefetching) or 'never'}"
 
     def draft_dtype(self, dtype: str) -> str:
         return "int8"  # the output's distribution stays the target's

@@ -29,11 +29,14 @@ def path_of(folder: str, models_dir: str, dtype: str) -> str:
     parts = [f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"]
     files = look(folder)
     for name in (files.settings, *files.weights):
-        about = os.stat(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        about = os.stat(path)
         parts.append(f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}")
-    digest = hashlib.sha256("".join(parts).encode()).hexdigest()
-    model = os.path.basename(os.path.abspath(folder))
-    return os.path.join(models_dir, "packed", f"{model}-{dtype}-{digest[:16]}.pack")
+    packed_from = "".join(parts).encode()
+    digest = hashlib.sha256(packed_from).hexdigest()[:16]
+    whole_path = os.path.abspath(folder)
+    model = os.path.basename(whole_path)
+    return os.path.join(models_dir, "packed", f"{model}-{dtype}-{digest}.pack")
 
 
 def places(hparams: dict, dtype: str) -> tuple[dict[str, tuple], int]:
@@ -44,8 +47,11 @@ def places(hparams: dict, dtype: str) -> tuple[dict[str, tuple], int]:
         matrix = matrix_of(name, shape, dtype)
         stored = (tiles_shape(*matrix), np.uint8) if matrix else (shape, np.float32)
         found[name] = (begin, *stored, matrix)
-        n_bytes = math.prod(stored[0]) * np.dtype(stored[1]).itemsize
-        begin += n_bytes + -n_bytes % ALIGNMENT
+        stored_shape, stored_type = stored
+        item = np.dtype(stored_type)
+        n_bytes = math.prod(stored_shape) * item.itemsize
+        padding = -n_bytes % ALIGNMENT
+        begin += n_bytes + padding
     return found, begin
 
 

@@ -41,10 +41,12 @@ def tiles_shape(shape: tuple[int, ...], format: Format) -> tuple[int, int]:
 def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
     w = np.asarray(w, np.float32)
     n_in, n_out = w.shape
-    row, column = w.strides[0] // 4, w.strides[1] // 4
-    tiles = aligned(tiles_shape(w.shape, format), np.uint8)
+    row, column = (stride // w.itemsize for stride in w.strides)
+    shape = tiles_shape(w.shape, format)
+    tiles = aligned(shape, np.uint8)
     number = numbers("format")[format.name]
-    library().pack(number, w.ctypes.data, n_in, n_out, row, column, tiles.ctypes.data)
+    start = w.ctypes.data
+    library().pack(number, start, n_in, n_out, row, column, tiles.ctypes.data)
     return PackedWeight(w.shape, format, tiles)
 
 

@@ -36,7 +36,8 @@ class TreeNetwork(CachedNetwork):
         if nodes is None:
             nodes = range(1 + len(tree.tokens))
         tokens = np.append(x, tree.tokens).astype(int)  # [n + n_nodes]; node i is at n - 1 + i
-        parents = np.append(chain_parents(len(x)), np.add(tree.parents, len(x) - 1)).astype(int)
+        tree_parents = np.add(tree.parents, len(x) - 1)  # [n_nodes]
+        parents = np.append(chain_parents(len(x)), tree_parents).astype(int)  # [n + n_nodes]
         first = min(nodes)
         n_last = 1 + len(tree.tokens) - first
         check_length(len(tokens), n_last, self.n_ctx)
@@ -58,11 +59,14 @@ def match_cache(held_tokens, held_parents, tokens, parents) -> tuple[int, list[i
     cached, up to the first that is not. Parents may be None, for a chain."""
     held_parents = chain_parents(len(held_tokens)) if held_parents is None else held_parents[: len(held_tokens)]
     parents = chain_parents(len(tokens)) if parents is None else parents
-    n = min(common_prefix(held_tokens, tokens), common_prefix(held_parents, parents))
+    same_tokens = common_prefix(held_tokens, tokens)
+    same_parents = common_prefix(held_parents, parents)
+    n = min(same_tokens, same_parents)
     place = [*range(n)]
     for token, parent in zip(tokens[n:], parents[n:], strict=True):
         held_parent = place[parent] if parent >= 0 else -1
-        same = (held_tokens == token) & (held_parents == held_parent)  # [n_held]
+        has_token = held_tokens == token  # [n_held]
+        same = has_token & (held_parents == held_parent)  # [n_held]
         if not same.any():
             break
         place.append(int(same.argmax()))
