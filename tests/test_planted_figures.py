@@ -116,7 +116,7 @@ def check_doubt():
     cheap = replace(f.comparison, account=replace(f.account, mean_beta=0.9))
     assert doubt.reason_to_doubt(f.counts, f.times, cheap, 3.0).startswith("calls of the target with several")
     waited = replace(f.times, waited=9.0)
-    assert doubt.disturbance(waited).startswith("threads waited 9 s in total")
+    assert doubt.disturbance(waited).startswith("the threads together waited 9 s for cores")
     assert doubt.disturbance(replace(f.times, waited=1.0)) is None
 
 

@@ -137,7 +137,7 @@ def test_the_costs_and_the_account_of_a_scripted_run(run):
 
 LESS = "calls of the target with several tokens took less time than calls with one"
 LONG = "the times of single calls say "
-WAITED = "threads waited 90 s in total for cores that other programs were using"
+WAITED = "the threads together waited 90 s for cores that other programs used"
 MANY = "tokens for each call of the target allow no such speedup"
 TIMES = [  # seconds of a window / of a row, the shortest row, four windows longer by, waiting -> doubt, no prediction
     (1.4, 1.0, 0, 0, None, None),
@@ -179,7 +179,7 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     assert (grid(f) is None) == bool(withheld)
     assert ("\nNo prediction, because " in said) == bool(withheld and not doubt)
     assert ("\nPrediction: " in said) == (withheld is None)
-    assert said.lower().count("threads waited") == bool(waited)
+    assert said.lower().count("the threads together waited") == bool(waited)
 
 
 @given(st.floats(0.02, 1), st.floats(0.3, 3), st.floats(1, 30), st.floats(0, 30), st.booleans())

@@ -203,13 +203,13 @@ def test_an_official_model_comes_from_a_mirror(tiny_files, tiny_hparams, tmp_pat
 
 
 def test_a_run_names_a_stand_in(tmp_path, command):
-    for name, more in (("124M", {"stand_in": "it is tiny\x1b[2J"}), ("other", {})):
+    for name, more in (("124M", {"stand_in": "it is tiny\x1b[2J"}), ("other", {"stand_in": "it is slow"})):
         folder = shutil.copytree(MODELS / "tiny-draft", tmp_path / name)
         hparams = json.loads((folder / "hparams.json").read_text())
         (folder / "hparams.json").write_text(json.dumps(hparams | more))
     words = f"--models_dir={tmp_path} --target_model_size=124M --draft_model_size=other --json={tmp_path}/run.json -n 4"
     out = " ".join(command(*words.split())[1].split())
     assert r"Note: 124M is a stand-in for the official model: it is tiny\x1b[2J." in out
-    assert "other is" not in out
+    assert "Note: other is slow." in out
     models = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["models"]
-    assert [model["size"] for model in models if model["stand_in"]] == ["124M"]
+    assert [model["size"] for model in models if model["stand_in"]] == ["124M", "other"]

@@ -18,7 +18,7 @@ def disturbance(times: Times) -> str | None:
     whole = times.seconds.speculative + (times.seconds.autoregressive or 0.0)
     if times.waited < DISTURBED * whole:
         return None
-    return f"threads waited {times.waited:.3g} s in total for cores that other programs were using"
+    return f"the threads together waited {times.waited:.3g} s for cores that other programs used"
 
 
 def spread_of(steps: Sequence[TextStep]) -> float | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from speculative.checkpoints.official import MODEL_SIZES
 from speculative.measure.advice import advice
 from speculative.measure.doubt import disturbance
 from speculative.measure.record import Figures, Model, RunRecord
@@ -216,12 +217,19 @@ def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
     return f"{line}."
 
 
+def stand_in_words(model: Model) -> str:
+    """Say what a model is in place of the official one, or what it computes if no official model has its name."""
+    if model.size in MODEL_SIZES:
+        return f"{model.size} is a stand-in for the official model: {model.stand_in}"
+    return f"{model.size} {model.stand_in.removeprefix('it ')}"
+
+
 def notes(record: RunRecord) -> Iterator[str]:
     """Yield what else a reader of the figures has to know."""
     f = record.figures
     for model in record.models:
         if model.stand_in:
-            yield f"{model.size} is a stand-in for the official model: {model.stand_in}"
+            yield stand_in_words(model)
     disturbed = f and disturbance(f.times)
     if disturbed and not f.doubt and not f.withheld:
         yield disturbed
