@@ -73,7 +73,16 @@ def test_every_filter_is_among_them():
     assert {name for options in FILTERED for name in options} >= {*Filters._fields}
 
 
-@pytest.mark.parametrize("options", DECODES, ids=str)
+def is_slow(options):
+    """A match has a path for each pair of tokens, whatever drafts: the quick tests have it with a few drafters."""
+    quick = ("model", "prompt_lookup", "users")
+    return options.get("accept") == "match" and (options.get("drafter") not in quick or options.get("K") == "auto")
+
+
+SOME_SLOW = [pytest.param(o, marks=[pytest.mark.slow] * is_slow(o), id=str(o)) for o in DECODES]
+
+
+@pytest.mark.parametrize("options", SOME_SLOW)
 def test_the_output_is_the_targets(world, options):
     drafter = options.get("drafter")
     short = drafter != "heads" and ("tree" in options or (options["K"] == "auto" and drafter != "model"))
