@@ -244,12 +244,12 @@ class Models:
         return True
 
     def write_packed(self, networks: Sequence[str]) -> Iterator[str]:
-        """Write the packed weights of these networks to the disk, where they are missing, one after the other. Yield
-        their paths. Raises UserError."""
+        """Write the packed weights of these networks to the disk, where they are missing or damaged, one after the
+        other. Yield their paths. Raises UserError."""
         for spec in map(self.spec, networks):
             folder = complete_folder(spec.size, self.models_dir, self.source)
             path = pack_files.path_of(folder, self.models_dir, spec.dtype)
-            if not size_of(path):
+            if not pack_files.is_whole(path, spec.hparams, spec.dtype):
                 pack_files.save(path, folder, spec.hparams, spec.dtype)
             yield path
 

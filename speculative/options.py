@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from speculative.checkpoints.names import model, path
+from speculative.checkpoints.names import is_of_hub, model, path
 from speculative.engines.formats import FORMATS
 from speculative.support.errors import UserError
 from speculative.support.synonyms import unknown_option
@@ -189,6 +189,10 @@ def drafts_with(name: str, o: ModelOptions) -> bool:
     return name in re.split("[+/]", o.drafter)
 
 
+def has_model_of_hub(o: ModelOptions) -> bool:
+    return any(is_of_hub(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size))
+
+
 NO_EFFECT = (
     NoEffect(("top_k", "top_p", "min_p", "eta"), is_greedy, "at temperature 0 the likeliest token is taken"),
     NoEffect(("mesh", "data_parallel"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
@@ -196,6 +200,7 @@ NO_EFFECT = (
     NoEffect(("tree", "fast"), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
     NoEffect(("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
     NoEffect(("ngram_text",), lambda o: not drafts_with("ngram", o), "--drafter ngram is not asked for"),
+    NoEffect(("refresh",), lambda o: not has_model_of_hub(o), "no model of this run is of the Hugging Face hub"),
     NoEffect(("draft_dtype",), lambda o: not drafts_with("model", o), "the drafter has no draft model"),
 )
 

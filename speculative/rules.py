@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.filters import is_typical
-from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
+from speculative.sampling import Proposal, Step, ratio, read_only, residual, sample, token_by_token
 from speculative.support.errors import UserError, did_you_mean, first_line
 from speculative.support.names import split
 from speculative.trees import Judgement, Tested, children_of, draft_at, path_of, sibling_by_sibling, without
@@ -308,10 +308,10 @@ def ids_of(given: Any) -> list[int]:
 
 
 def with_arrays(proposal: Proposal, n_vocab: int) -> Proposal:
-    """The proposal as somebody's function sees it: tokens [m] and p [m, n_vocab] are arrays."""
-    tokens: Any = np.array(proposal.tokens, int)  # [m]
+    """The proposal as somebody's function sees it: tokens [m] and p [m, n_vocab] are arrays, which it may only read."""
+    tokens: Any = read_only(np.array(proposal.tokens, int))  # [m]
     p: Any = np.reshape(proposal.p, (len(tokens), n_vocab))  # [m, n_vocab]
-    return proposal._replace(tokens=tokens, p=p)
+    return proposal._replace(tokens=tokens, p=read_only(p))
 
 
 def as_rule(function: Callable) -> Rule:
@@ -324,9 +324,11 @@ def as_rule(function: Callable) -> Rule:
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
         n_vocab = q.shape[1]
         try:
-            tokens = ids_of(function(with_arrays(proposal, n_vocab), q, rng))
+            tokens = ids_of(function(with_arrays(proposal, n_vocab), read_only(q), rng))
         except NOT_IDS as error:
-            raise UserError(f"the rule {name} should return a list of tokens: {first_line(error)}") from error
+            raise UserError(
+                f"the rule {name} should return a list of tokens, and only read its arrays: {first_line(error)}"
+            ) from error
         *accepted, last = tokens or [-1]
         are_drafts = accepted == [*proposal.tokens][: len(accepted)]
         if not are_drafts or not 0 <= last < n_vocab:

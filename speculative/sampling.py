@@ -94,7 +94,7 @@ def as_proposal(given: Any) -> Any:
     p = np.asarray(given.p) if m else np.empty((0, 1), np.float32)  # [m, n_vocab]
     if len(p) != m:
         raise UserError(f"the drafter returned {m} tokens and {len(p)} rows of p: each token has to have its own")
-    return given._replace(tokens=np.array(given.tokens, int), p=p)
+    return given._replace(tokens=read_only(np.array(given.tokens, int)), p=read_only(p))
 
 
 def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n_vocab]
@@ -111,7 +111,15 @@ def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n
     sums = np.sum(rows, axis=-1)  # [n]
     if not np.all(np.abs(sums - 1) <= ROUNDING):
         raise UserError("the model returned rows that are not distributions, perhaps logits: softmax makes them so")
-    return rows
+    return read_only(rows)
+
+
+def read_only(array: Any) -> Any:
+    """A view of an array for a user's function: an error if it writes to it. Of another library's, the array itself."""
+    if isinstance(array, np.ndarray):
+        array = array.view()
+        array.setflags(write=False)
+    return array
 
 
 def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:

@@ -51,7 +51,7 @@ ROWS = [
     Row("--draft_dtype=float32", "draft draft in float32"),
     Row("--threads=1", ", 1 thread."),
     Row("--source=nowhere:1", "nowhere:1", "--target_model_size=124M"),
-    Row("--refresh", "refreshed", QUIET),
+    Row("--refresh", "refreshed", "--quiet --draft_model_size=of_hub/draft"),
     Row("--engine=numpy", "NumPy (gpt2.py)"),
     Row("--mesh=99", "99 devices", ON_JAX),
     Row(
@@ -95,11 +95,11 @@ def output(command, pair_words, monkeypatch, tmp_path):
     return output
 
 
-def complete_folder(*given, refresh=False, **how):
-    """The same, which prints whether a newer model is asked for."""
+def complete_folder(size, *given, refresh=False, **how):
+    """The same, which prints whether a newer model is asked for. of_hub/draft is the draft."""
     if refresh:
         print("refreshed")
-    return loading_of_checkpoints.complete_folder(*given, **how)
+    return loading_of_checkpoints.complete_folder(size.removeprefix("of_hub/"), *given, **how)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)

@@ -166,6 +166,7 @@ EFFECTS = [
     (JAX, {}),
     (JAX, {}),
     ({}, {"drafter": "ngram"}),
+    ({}, {"target_model_size": "gpt2"}),
     ({"drafter": "ngram"}, {"drafter": "model/ngram"}),
 ]
 ROWS = [(name, row[-1], *others) for row, others in zip(NO_EFFECT, EFFECTS, strict=True) for name in row[0]]

@@ -99,6 +99,23 @@ def test_pack_then_run_then_run_without(models, command, monkeypatch):
     assert texts()[:2] == (before, 0)
 
 
+@pytest.mark.parametrize("damage", ["cut", "longer", "link"])
+def test_a_damaged_pack_is_written_anew(damage, models, command):
+    words = [f"--models_dir={models}", "--target_model_size=target", "--drafter=prompt_lookup", "--pack"]
+    assert command(*words)[0] == 0
+    [path] = (models / "packed").iterdir()
+    content = path.read_bytes()
+    other = models / "other"
+    other.write_bytes(content[::-1])
+    if damage == "link":
+        path.unlink()
+        path.symlink_to(other)
+    else:
+        path.write_bytes(content[:-1] if damage == "cut" else content + b"more")
+    assert command(*words)[0] == 0
+    assert (path.read_bytes(), path.is_symlink(), other.read_bytes()) == (content, False, content[::-1])
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows cuts no file that is mapped")
 def test_a_file_that_is_cut_while_it_is_mapped_ends_the_run_in_one_line(tmp_path):
     (tmp_path / "pack").write_bytes(bytes(10**6))

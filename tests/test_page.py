@@ -2,6 +2,7 @@
 
 import copy
 import json
+import random
 import re
 import shlex
 from dataclasses import replace
@@ -181,8 +182,8 @@ NOT_RUNS = {  # a file's text -> what is said of it
     "[1, 2": "is not a run: give a file that --json has written",
     "[1, 2]": "is not a run: give a file that --json has written",
     '{"schema": 7}': "has schema 7, and this version reads 8: decode again with --json",
-    '{"schema": 8}': "is not a whole run, as --json writes it",
-    '{"schema": 8, "figures": 3, "autoregressive": [], "speculative": {}}': "is not a whole run",
+    '{"schema": 8}': "is not a run",
+    '{"schema": 8, "figures": 3, "autoregressive": [], "speculative": {}}': "is not a run",
 }
 
 
@@ -192,6 +193,41 @@ def test_a_file_that_is_not_a_run(text, tmp_path):
     with pytest.raises(UserError, match=re.escape(NOT_RUNS[text])):
         replay.main([str(tmp_path / "run.json")])
     assert not (tmp_path / "run.html").exists()
+
+
+def places_of(value):
+    """Each object or list in a document, and each key or index of it."""
+    for place in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, place
+        yield from places_of(value[place])
+
+
+REMOVED = object()
+DAMAGE = [REMOVED, None, "text", "", -1, 10**30, 0.5, True, [], [[]], {}, {"a": 1}]
+
+
+def test_a_run_with_one_value_that_is_damaged_gives_a_page_or_a_line(pair, tmp_path, capsys):
+    run = run_of(pair, 4, **SAMPLED)
+    path = tmp_path / "run.json"
+    named = [(run["autoregressive"]["samples"][0]["tokens"], 0, REMOVED), (run, "prompts", None)]
+    places = [*places_of(run)]
+    drawn = random.Random(0)
+    said = set()
+    for owner, place, damage in named + [(*drawn.choice(places), drawn.choice(DAMAGE)) for _ in range(120)]:
+        before = copy.copy(owner)
+        if damage is REMOVED:
+            del owner[place]
+        else:
+            owner[place] = damage
+        path.write_text(json.dumps(run))
+        try:
+            replay.main([str(path)])
+        except UserError as error:
+            said.add(re.sub(r"has schema .*", "has a schema", str(error)))
+        owner.clear()
+        owner.extend(before) if isinstance(owner, list) else owner.update(before)
+    assert said <= {f"{path} is not a run: give a file that --json has written", f"{path} has a schema"}
+    assert capsys.readouterr().out
 
 
 def test_the_page_of_an_earlier_run(sampled, tmp_path, capsys):
@@ -205,7 +241,7 @@ def test_the_page_of_an_earlier_run(sampled, tmp_path, capsys):
     damaged = copy.deepcopy(sampled)
     damaged["figures"]["speedup"] = "fast"
     write_json(str(path), damaged)
-    with pytest.raises(UserError, match="is not a whole run"):
+    with pytest.raises(UserError, match="is not a run"):
         replay.main([str(path)])
     several = sampled | {"prompts": sampled["prompts"] * 2}
     write_json(str(path), several)

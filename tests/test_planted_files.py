@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import write_safetensors, write_small_files
 from test_tokenizers import write_tokenizer
-from tiny import flatten, plant, refusal
+from tiny import ROOT, flatten, plant, refusal
 
 from speculative.checkpoints import config, download, folder, loading, names, openai, tokenizer
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
@@ -199,6 +199,8 @@ def check_sum(place):
 def check_input_is_kept(place):
     for path in (place.folder / "hparams.json", place.folder / "new.json"):
         assert "choose another file" in refusal(files.check_outputs, [str(path)], [str(place.folder)])
+    for name in ("main.py", "gpt2.py", "README.md", "speculative/rules.py", "speculative/new.json"):
+        assert "choose another file" in refusal(files.check_outputs, [str(ROOT / name)])
     other = str(place.folder.parent / "a.json")
     assert "choose another file" in refusal(files.check_outputs, [other, other])
 
@@ -237,6 +239,7 @@ MISTAKES = [
     (check_incomplete_folder, "loading:complete_folder", "check_complete(files, name, models_dir)  #", "pass  #"),
     (check_sum, "download:finish", 'sha256 not in ("", received)', "False"),
     (check_input_is_kept, "files:check_outputs", "used |= forms\n", "pass\n"),
+    (check_input_is_kept, "files:check_outputs", "(*PROGRAM, *inputs)", "inputs"),
     (check_input_is_kept, "files:with_parents", "[path, *", "[*"),
 ]
 ROOMS = {"files": "support"}  # the others are in checkpoints

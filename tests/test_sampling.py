@@ -13,6 +13,7 @@ from speculative.drafters import DRAFTERS
 from speculative.explain import RecordedRandom, rebuilt_tests
 from speculative.rules import as_rule, papers_chances, parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
+from speculative.support.errors import UserError
 from speculative.support.names import split
 
 RNG = np.random.default_rng
@@ -134,6 +135,18 @@ def test_a_rule_gets_arrays(K):
     steps = [*speculative_sampling([0], right_drafts, counting(), 9, K, RNG(0), as_rule(accept).accept)]
     assert decoded(steps) == [1, 2, 3, 4, 5, 6, 0, 1, 2]
     assert {type(token) for step in steps for token in step.tokens} == {int}
+
+
+@pytest.mark.parametrize("part", ["tokens", "p", "q"])
+@pytest.mark.parametrize("rule", [lambda accept: as_rule(accept).accept, lambda accept: accept])
+def test_a_rule_that_writes_to_its_arrays_is_stopped(part, rule):
+    def accept(proposal, q, rng):
+        given = proposal._asdict() | {"q": q}
+        given[part][...] = 0
+        return [*proposal.tokens, 0]
+
+    with pytest.raises((UserError, ValueError), match="assignment destination is read-only"):
+        [*speculative_sampling([0], right_drafts, counting(), 9, 2, RNG(0), rule(accept))]
 
 
 # ---- The names of rules ----------------------------------------------------------------------------------------------

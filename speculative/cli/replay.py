@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from speculative.measure.document import read_run
+from speculative.measure.document import naming_run, read_run
 from speculative.measure.page import page
 from speculative.support.errors import UserError
 from speculative.support.files import check_outputs, write_text
@@ -22,13 +22,11 @@ def main(words: Sequence[str]) -> None:
     output = words[1] if len(words) == 2 else "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
     check_outputs([output], [path])
     record = read_run(path)
-    if len(record.prompts) > 1:
+    with naming_run(path):
         n_texts = len(record.prompts)
-        raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
-    try:
+        if n_texts > 1:
+            raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
         html = page(record)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, ZeroDivisionError) as error:
-        raise UserError(f"{path} is not a whole run, as --json writes it: {error!r:.80}") from None
     write_text(output, html)
     if output != "-":
         print(one_line(f"Wrote {output}: the run as a page, for any browser, {os.path.getsize(output) / 1e3:,.0f} kB"))

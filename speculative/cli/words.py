@@ -13,6 +13,7 @@ from speculative.values import SWITCH, switch, without_escapes
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
+LIKE_SWITCH = ("true", "false", "yes", "no")  # words that are refused as the value of a switch, not taken as a prompt
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # an editor puts them in the place of - and --
 COMMANDS = ("law", "page")  # of python -m speculative
 QUESTIONS = ("help", "version")  # flags that are not options of a run
@@ -91,7 +92,8 @@ def short_flag(word: str) -> Flag:
 def following(name: str, rest: deque[str]) -> str:
     """Take the value of an option from the words after it. Raises UserError."""
     next_word = rest[0] if rest else "--"
-    if next_word in SWITCH or (name not in SWITCHES and not is_flag(next_word)):
+    is_switched = next_word in SWITCH or (name in SWITCHES and next_word.lower() in LIKE_SWITCH)
+    if is_switched or (name not in SWITCHES and not is_flag(next_word)):
         return rest.popleft()
     if name in WITHOUT_VALUE:
         return "True"

@@ -64,8 +64,9 @@ def spec_named(name: Name, specs: Mapping[str, DrafterSpec]) -> DrafterSpec:
     """Return the spec of a name, with its argument. Raises UserError."""
     spec = specs.get(name.name)
     if spec is None:
+        fault = f"{name.name!r:.80} is unknown" if name.name else "lacks a name, as a + or a / joins two"
         hint = did_you_mean(name.name, specs) or f"; there are {', '.join(specs)}, a+b and a/b"
-        raise UserError(f"--drafter {name.name!r:.80} is unknown{hint}")
+        raise UserError(f"--drafter {fault}{hint}")
     if not name.argument:
         return spec
     if spec.with_argument is None:

@@ -17,10 +17,13 @@ EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
 
 
 class NotAll(UserError):
-    """Some random numbers are others each time, whatever path is taken."""
+    """The same path does not give the same outcome again."""
 
     def __init__(self) -> None:
-        super().__init__("some of its random numbers are not from NumPy, Python or PyTorch")
+        super().__init__(
+            "it behaves differently on the same ones, so it keeps state between calls, or "
+            "some of its random numbers are not from NumPy, Python or PyTorch"
+        )
 
 
 class TooManyPaths(UserError):

@@ -3,8 +3,9 @@
 docs/output.md explains every key. The parts of the figures are put together: the JSON has one object of figures.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -76,21 +77,29 @@ def flat(kind: type, part: Any) -> dict[str, Any]:
 
 def read_run(path: str) -> RunRecord:
     """Return the run that --json has written to a file. Raises UserError."""
-    try:
-        document = json.loads(read_text(path, "run"))
+    text = read_text(path, "run")
+    with naming_run(path):
+        document = json.loads(text)
         schema = document["schema"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise UserError(f"{path} is not a run: give a file that --json has written") from None
-    if schema != SCHEMA:
-        raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")
+        if schema == SCHEMA:
+            return from_json(document)
+    raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")
+
+
+@contextlib.contextmanager
+def naming_run(path: str) -> Iterator[None]:
+    """Raise a UserError for any error in the body of the `with`, which reads or draws the run of this file: values of a
+    damaged one can be anything, and so can the errors that they cause."""
     try:
-        return from_json(document)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is not a whole run, as --json writes it: {error!r:.80}") from None
+        yield
+    except UserError:
+        raise
+    except Exception:
+        raise UserError(f"{path} is not a run: give a file that --json has written") from None
 
 
 def from_json(document: Mapping[str, Any]) -> RunRecord:
-    """Return the record of a document. Raises KeyError, TypeError or ValueError if it is not a whole one."""
+    """Return the record of a document. Any error is raised if it is not a whole one."""
     values = dict(document)
     values["figures"] = parts_of(Figures, document["figures"] or {})
     for name in ("autoregressive", "speculative"):

@@ -11,6 +11,10 @@ from pathlib import Path
 from speculative.support.errors import UserError
 from speculative.support.terminal import ESCAPED, one_line
 
+PACKAGE = Path(__file__).parents[1]
+BESIDE = ("main.py", "gpt2.py", "encoder.py", "utils.py", "README.md")  # the package, in a checkout
+PROGRAM = (str(PACKAGE), *(str(PACKAGE.parent / name) for name in BESIDE))  # is not overwritten
+
 
 def cache_home() -> Path:
     """Return the folder for files that this user's programs can make again. Raises RuntimeError if there is no home.
@@ -99,13 +103,14 @@ def size_of(path: str | os.PathLike) -> int:
 
 
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
-    """Raise UserError if an output cannot be written, is written twice, or is one of the inputs: before the work.
+    """Raise UserError if an output cannot be written, is written twice, or is one of the inputs or a file of the
+    program: before the work.
 
     An input may be a folder, in which nothing may be written, or "-", the standard input. A path of None is left out,
     and an output "-", which is standard output.
     """
     used = forms_of("/dev/stdout")
-    for path in inputs:
+    for path in (*PROGRAM, *inputs):
         if path:
             used |= forms_of("/dev/stdin" if path == "-" else path)
     for path in outputs:

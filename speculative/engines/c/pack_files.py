@@ -19,7 +19,7 @@ from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.c.library import lanes
 from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import matrix_of
-from speculative.support.files import replacing
+from speculative.support.files import replacing, size_of
 
 ALIGNMENT = 64  # bytes of the largest vector register
 
@@ -70,6 +70,12 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
 
         lock = Lock()
         load_params(folder, hparams, write)
+
+
+def is_whole(path: str, hparams: dict, dtype: str) -> bool:
+    """Return True for a file of a pack's size; False for a link, which another file may stand behind."""
+    _, size = places(hparams, dtype)
+    return not os.path.islink(path) and size_of(path) == size
 
 
 def load(path: str, hparams: dict, dtype: str) -> dict:
