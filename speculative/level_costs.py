@@ -47,11 +47,15 @@ def measure_levels(loops: MeasuredLoops, x) -> None:  # [n]
 
 def measure_level(loops: MeasuredLoops, depth: int, x) -> None:  # [n]
     """Measure the costs of the level of this depth, in a small part of the time that a decode takes."""
-    drafts = loops.drafter(np.random.default_rng(0), depth).parts
+    rng = np.random.default_rng(0)
+    drafter = loops.drafter(rng, depth)
+    specs = loops.plan.levels[depth]
     token_seconds = []
-    for spec, draft in zip(loops.plan.levels[depth], drafts, strict=True):
-        token_seconds.append(partial(seconds_of_a_token, loops, depth, spec, draft, x))
-    window_seconds = partial(loops.call_seconds, role_of_target(loops.plan, depth), x)
+    for spec, draft in zip(specs, drafter.parts, strict=True):
+        timed = partial(seconds_of_a_token, loops, depth, spec, draft, x)
+        token_seconds.append(timed)
+    target = role_of_target(loops.plan, depth)
+    window_seconds = partial(loops.call_seconds, target, x)
     loops.lookaheads[depth].measure(window_seconds, token_seconds, loops.n_ctx - len(x))
 
 

@@ -72,7 +72,8 @@ class PythonLoops:
         context = drafters.Context(self.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
         levels = plan.levels[depth:]
         inner = self.lookaheads[depth + 1 :]
-        return drafters.make_drafter(levels, context, inner, plan.rule, trees=bool(plan.tree))
+        trees = bool(plan.tree)
+        return drafters.make_drafter(levels, context, inner, plan.rule, trees)
 
     # ---- Before a decode ---------------------------------------------------------------------------------------------
 
