@@ -128,9 +128,12 @@ class Residual(Rule):
 
     def tokens(self, proposal, q, rng):
         for i, j in enumerate(proposal.tokens):
-            if rng.random() >= q[i][j] / proposal.p[i][j]:
-                rest = self.function(q[i] - proposal.p[i])  # [n_vocab]
-                return [*proposal.tokens[:i], rng.choice(len(q[i]), p=rest)]
+            p = proposal.p[i]  # [n_vocab]
+            if rng.random() < q[i][j] / p[j]:
+                continue
+            rest = self.function(q[i] - p)  # [n_vocab]
+            own = rng.choice(len(rest), p=rest)
+            return [*proposal.tokens[:i], own]
         return [*proposal.tokens, sample(q[-1], rng)]
 
 
