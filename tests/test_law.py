@@ -582,6 +582,22 @@ def test_what_cannot_be_followed_is_drawn(monkeypatch, number, is_right, said):
     assert found in str(verdict)
 
 
+def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkeypatch):
+    tried = []
+
+    def noted(decode, case, *options):
+        tried.append(case.line)
+        return law_of_texts(decode, case, *options)
+
+    law_of_texts = check_law.law_of_texts
+    monkeypatch.setattr(check_law, "law_of_texts", noted)
+    monkeypatch.setattr(check_law, "MOST_NODES", 0)
+    monkeypatch.setattr(check_law, "MOST_PATHS", 20)
+    assert speculative.law(lambda p: np.random.choice(len(p), p=p)).lossless
+    followed = tried[check_law.N_TRIED :]
+    assert len(followed) == len({*followed}) == len({case.line for case in CASES})
+
+
 def test_a_loop_of_our_form_adds_exactly_n_tokens():
     def one_more(x, draft, target_model, N, K, rng):
         return sampling.speculative_sampling(x, draft, target_model, N + 1, K, rng)

@@ -129,9 +129,9 @@ def follow(form: Form, findings: Findings, bar) -> None:
         if vocabulary(case) in findings.left_out or (Walk.n_nodes > until and case.line in lines):
             n_skipped += vocabulary(case) not in findings.left_out
             continue
+        lines.add(case.line)  # also if it has too many paths: the next one of the line has more texts
         try:
             findings.add(case, law_of_texts(form.decode, case, MOST_PATHS // 8 if findings.wrong else MOST_PATHS))
-            lines.add(case.line)
             if case in findings.wrong[:1] and distance(findings.laws[case], law_of_texts(form.decode, case)) > EXACT:
                 raise NotAll
         except NotAll:
