@@ -37,7 +37,8 @@ class StepTimes:
         self.waited += time.perf_counter() - self.began
 
     def calls(self) -> list[RoleCall]:
-        """Return the calls of this step: another thread may use the same model, whose calls began before."""
+        """The calls made since begin(). A log may also hold calls of another thread that uses the model: a call that
+        began earlier is not of this step."""
         made = []
         for role, log in self.logs.items():
             for call in reversed(log.copy()):
@@ -45,7 +46,7 @@ class StepTimes:
                     break
                 if call.derived or call.began >= self.began:
                     made.append(RoleCall(role, call))
-        return sorted(made, key=lambda made: made.order)
+        return sorted(made, key=lambda role_call: role_call.order)
 
     def write(self, step: TextStep, is_last: bool) -> None:
         """Write the times into a step. is_last: True to count all that was waited for, as with a loop on a device the

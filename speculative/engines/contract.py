@@ -74,7 +74,7 @@ class Engine:
         return [self.network(one, spec.hparams, str(spec)) for one, spec in zip(of_each, specs, strict=True)]
 
     def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
-        """Return the seconds of so many rows after a text, in a call or as a part of the network tells."""
+        """Return the seconds of so many rows after a text: measured, or estimated from a part of the network."""
         began = time.perf_counter()
         network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
         return time.perf_counter() - began

@@ -113,19 +113,24 @@ def planted(source: str, name: str, *replaced: str) -> Callable:
 
 
 def other_rows(laws: dict[Case, dict]) -> str | None:
-    """The cause, if the first token follows the target's row without its unlikely tokens, or at another temperature."""
-    logs, is_cut = [], False  # of both rows, [n] twice
+    """The cause, if the first token follows the target's row without its unlikely tokens, or at another temperature.
+
+    At another temperature the logarithms of both rows, without their means, differ by a factor, which is the power.
+    """
+    logs = []  # of both rows, [n] twice
+    is_cut = False
     for case, law in laws.items():
         q = case.models()[1](case.prompt, 1)[0].astype(float)  # [n_vocab]
         f = np.bincount([text[0] for text in law], [*law.values()], case.n_vocab)  # [n_vocab]
         kept = f > 0  # [n_vocab]
-        if not max(q[~kept], default=0) <= min(q[kept]) > 0:
+        is_likeliest = max(q[~kept], default=0) <= min(q[kept])
+        if not is_likeliest or min(q[kept]) == 0:
             return None
         is_cut |= q[~kept].any()
         logs.append([np.log(row[kept]) - np.log(row[kept]).mean() for row in (q, f)])
-    x, y = np.concatenate(logs, axis=1)  # [n] each
-    power = x @ y / (x @ x) if x.any() else 1.0
-    if not np.allclose(y, power * x, 1e-4, 1e-4):
+    log_q, log_f = np.concatenate(logs, axis=1)  # [n] each
+    power = log_q @ log_f / (log_q @ log_q) if log_q.any() else 1.0
+    if not np.allclose(log_f, power * log_q, 1e-4, 1e-4):
         return None
     if abs(power - 1) > 0.01:
         return f"the tokens follow the target's rows at another temperature: {1 / power:.2g} times theirs"
@@ -135,9 +140,10 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
 def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str | None:
     """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
     law is not the target's."""
-    lines = defaultdict(list)
+    lines = defaultdict(list)  # the wrong cases first, then the others, each by its line of cases
     for case in sorted(laws, key=lambda case: len(laws[case]) * 9**case.K):
-        lines[case not in wrong, case[:5]].append(case)
+        is_right = case not in wrong
+        lines[is_right, case[:5]].append(case)
     cases = [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
 
     def has_laws(other: Callable, laws: dict[Case, dict], **how) -> bool:
@@ -155,7 +161,10 @@ def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str
     for is_blogs in (True, False):
         form = ("IS_BLOGS = HAS_NAN = True", f"IS_BLOGS, HAS_NAN = {is_blogs}, {has_nan}")
         loops = ((name, planted(LOOP, "speculative_sampling", *form, *replaced)) for name, *replaced in MISTAKES)
-        found = {name: None for name, loop in loops if has_laws(form_of(loop, {}).decode, laws)}
-        if 0 < len(found) < 3:
-            return " or ".join(found)
+        causes = []
+        for name, loop in loops:
+            if has_laws(form_of(loop, {}).decode, laws) and name not in causes:
+                causes.append(name)
+        if 0 < len(causes) < 3:
+            return " or ".join(causes)
     return None if has_nan else other_rows(laws)

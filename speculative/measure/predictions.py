@@ -110,7 +110,8 @@ def has_model(specs: Iterable[DrafterSpec]) -> bool:
 
 
 def known_texts(session: Session, speculative: Record, until: float | None) -> Iterator[KnownText]:
-    """Yield the texts of a run. until: the time up to which the draft model may be asked; None if there is none."""
+    """Yield the texts of a run. until: the time up to which the draft model may be asked; None if no drafter has a
+    model."""
     texts = zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True)
     for x, new, steps in texts:
         if until is None:
@@ -271,8 +272,12 @@ def predict(
 
 
 def in_the_loops_seconds(timed: dict[int, float], in_run: dict[int, float]) -> dict[int, float]:
-    """The seconds that windows which were timed alone take in the loop: as much more as those of the run, and between
-    its times for fewer and for more rows. {} if the run has none of their sizes."""
+    """The seconds that windows take in the loop, from their times alone -> {rows: seconds}.
+
+    A window that is timed alone is quicker than in the loop. So its time is multiplied by the factor between both, at
+    the sizes that the run has too; and then kept between the run's times for fewer and for more rows. {} if the run has
+    none of the sizes.
+    """
     both = in_run.keys() & timed.keys()
     if not both:
         return {}

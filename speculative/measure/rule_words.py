@@ -4,9 +4,12 @@ from typing import NamedTuple
 
 
 class RuleWords(NamedTuple):
-    """The words of a rule. {number} is the number in its name; in `comparison` it may be beside what a test compared:
-    the fields of trees.Tested, product (number · u · p), and of a draft that passed sign "<" and more " > 0", else "≥"
-    and ""."""
+    """The words of a rule. A text may have places in braces, which words_of and close_up.py fill.
+
+    {number}: the number in the rule's name, 0.5 of lenient:0.5. Only in `comparison`: {u} {p} {q} {w} {h}, the fields
+    of trees.Tested; {product}, which is number · u · p; {sign} and {more}, which are "<" and " > 0" if it passed,
+    and otherwise "≥" and nothing.
+    """
 
     formula: str  # of the chance of acceptance at a position
     step_3: str  # its heading on a page

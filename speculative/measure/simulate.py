@@ -121,9 +121,9 @@ class Simulation:
         n = len(x)
         place = n - text.n
         next_wrong = self.wrong_places[bisect_left(self.wrong_places, place)]
-        margins = self.margins[place : next_wrong + 1]
-        margins += self.right_margins[place : place + k]
-        margins += k * [0.0]
+        margins = self.margins[place : next_wrong + 1]  # the model's own, up to its first token that is not the text's
+        margins += self.right_margins[place : place + k]  # after it, those of places where both agree
+        margins += k * [0.0]  # there are no more: it is unsure
         m = until_unsure(margins[:k], go_on)
         self.clock.wait(m * self.prices.draft)
         n_right = min(next_wrong - place, m)

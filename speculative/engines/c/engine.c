@@ -442,12 +442,16 @@ static int64_t group_start(int64_t rows, int64_t group) {  // groups have as man
   return group * (rows / groups) + least(group, rows % groups);
 }
 
+static int kind_of_rows(int64_t rows) {  // one row, few, a group, several groups: forward.py's tune has these four
+  return (rows > 1) + (rows > ROWS / 2) + (rows > ROWS);
+}
+
 static void multiply_tile(const Linear *w, int64_t tile, const word *x, int64_t rows, const number *ahead, float *out) {
   // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
   // other, while it is in the first cache, and the first few ask for the next part, each for its share.
   enum { PART = 16384 };  // bytes
   int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format;
-  int64_t distance = ahead[(rows > 1) + (rows > ROWS / 2) + (groups > 1)];  // one row, few, a group, several groups
+  int64_t distance = ahead[kind_of_rows(rows)];
   int64_t part = groups > 1 ? PART / part_bytes(f, BLOCK) * BLOCK : n, bytes_of_part = part_bytes(f, part);
   int64_t askers = least(groups, 4), pace = 4 * LANES / askers, share = bytes_of_part / askers;
   const char *at = w->tiles + tile * tile_bytes(f, n);
