@@ -289,7 +289,7 @@ MISTAKES = [
     (check_stop, "decoding:pieces_of", "if text.stopped", "if False"),
     (check_draft_filters, "loops:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
     (check_lookahead_of_each_level, "loops:PythonLoops.drafter", "self.lookaheads[depth + 1 :]", "self.lookaheads[depth:-1]"),
-    (check_times, "step_times:StepTimes.calls", "sorted(made, key=lambda made: made.order)", "made"),
+    (check_times, "step_times:StepTimes.calls", "sorted(made, key=lambda role_call: role_call.order)", "made"),
     (check_times, "step_times:StepTimes.write", "began = self.began", "began = 0.0"),
     (check_times, "step_times:StepTimes.write", "for call in of_target)", "for _, call in calls)"),
     (check_forgotten, "loops:PythonLoops.ready", "self.models.forget(self.plan.networks)", "pass"),
