@@ -22,7 +22,7 @@ FILES = {  # {name of a file: help}
     "start": "the time from Enter to the first token",
     "full_size": "write checkpoints of 124M and 1558M that compute the bundled pair's logits",
     "race": "a picture that moves: both decoders of a run on one time axis",
-    "output": "the tables of docs/output.md, from the comments of the record's fields",
+    "output": "the keys of docs/output.md, from the comments of the record's fields",
     "pages": "every measured table and every picture of docs/, made anew",
 }
 

@@ -1,6 +1,6 @@
-"""Write the tables of docs/output.md anew: each is the fields of a class, with their comments.
+"""Write the lists of keys in docs/output.md anew: each is the fields of a class, with their comments.
 
-A table follows a line such as <!-- fields of Counts -->. In the JSON the keys are named as the fields.
+A list follows a line such as <!-- Counts -->. In the JSON the keys are named as the fields.
 """
 
 import inspect
@@ -13,7 +13,7 @@ from speculative.measure.document import NOT_WRITTEN
 from speculative.support.files import write_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "output.md"
-TABLE = re.compile(r"(<!-- fields of (\w+) -->\n\n)(?:\|.*\n)*\n*")
+LIST = re.compile(r"(<!-- (\w+) -->\n\n)(?:- .*\n)*\n*")
 FIELD = re.compile(r"    (\w+): .*?(?:  # (.*))?")
 COMMENT = re.compile(r"    # (.*)")
 
@@ -32,20 +32,20 @@ def comments_of(kind: type) -> dict[str, str]:
     return comments
 
 
-def table_of(kind: type) -> str:
-    """Return the fields of a class as a table. A field without a comment is a part that has its own table, or none."""
-    lines = ["| key | content |", "|---|---|"]
+def list_of(kind: type) -> str:
+    """Return the fields of a class as a list. A field without a comment is a part that has its own list, or none."""
+    lines = []
     for name, comment in comments_of(kind).items():
         if comment and name not in NOT_WRITTEN:
-            lines.append(f"| `{name}` | {comment} |")
-    return "\n".join(lines) + "\n\n"
+            lines.append(f"- `{name}`: {comment}\n")
+    return "".join(lines) + "\n"
 
 
-def with_tables(page: str) -> str:
-    """Return the page with the tables of today."""
-    return TABLE.sub(lambda match: match[1] + table_of(getattr(record, match[2])), page)
+def with_lists(page: str) -> str:
+    """Return the page with the lists of today."""
+    return LIST.sub(lambda match: match[1] + list_of(getattr(record, match[2])), page)
 
 
 def main(argv: list[str]) -> None:
     parser_of("output", __doc__).parse_args(argv)
-    write_text(str(PAGE), with_tables(PAGE.read_text("utf-8")))
+    write_text(str(PAGE), with_lists(PAGE.read_text("utf-8")))

@@ -3,8 +3,8 @@
     python -m benchmarks pages paper theory
     python -m benchmarks pages demo.svg page.png
 
-A table is a block that begins with ```console. Its first line is $ and a command, which a \\ at its end continues; the
-output is put below. The tables take an hour, the pictures two minutes.
+A measured table is a block of ```text below a block of ```sh, whose command printed it. The tables take an hour, the
+pictures two minutes.
 """
 
 import os

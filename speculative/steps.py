@@ -25,24 +25,24 @@ class TextStep:
     step, which has no tokens.
     """
 
-    tokens: list[int]  # its tokens; in the JSON their number
+    tokens: list[int]  # its tokens; in JSON their number
     drafted: int = 0  # number of drafts
     accepted: int = 0  # number of accepted drafts
     drafting: float = 0.0  # seconds of Step 1
     scoring: float = 0.0  # seconds of the target's call
     seconds: float = 0.0  # seconds in all
-    derived: bool = False  # whether the times are means of a loop on a device
+    derived: bool = False  # whether the times are means over a loop on a device
     calls: list[tuple] = field(default_factory=list)  # (role, seconds after the step began, seconds)
     draft_prefill: bool = False  # whether the draft model also read the prompt: not counted in t_draft
     prefill: bool = False  # whether the target also read the prompt: not counted in t_target
-    alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft, in order
+    alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft
     alpha_token: list[float] = field(default_factory=list)  # the same by the paper's rule, if the rule changes its test
-    source: list[str] = field(default_factory=list)  # name of the drafter that proposed each draft, if known
+    source: list[str] = field(default_factory=list)  # the drafter of each draft, if its proposal names it
     # of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
     levels: dict[str, list] = field(default_factory=dict)
-    # of a tree: "tokens" and "parents" of its nodes, except node 0, the text's last token; "path", the accepted nodes
+    # "tokens" and "parents" of a tree's nodes, except node 0, the text's last token; "path": the accepted nodes
     tree: dict | None = None
-    details: dict | None = None  # tests and draws, if they were asked for: see below
+    details: dict | None = None  # the tests and draws, if they were wanted
     pieces: list[str] = field(default_factory=list)  # text of each token
     origins: list[str] = field(default_factory=list)  # of each token: accepted, resampled, bonus or autoregressive
     text_index: int = 0  # index of the text that the step belongs to, if there are several

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import ROOT, encoder_of
 
-from benchmarks.output import with_tables
+from benchmarks.output import with_lists
 from speculative import decoding, load_pair, step_times
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.drafters import DRAFTERS as SPECS
@@ -497,9 +497,9 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
     ]
 
 
-def test_the_tables_of_output_are_the_fields_of_the_record(run):
+def test_the_lists_of_output_are_the_fields_of_the_record(run):
     page = (ROOT / "docs" / "output.md").read_text(encoding="utf-8")
-    assert with_tables(page) == page, "python -m benchmarks output"
+    assert with_lists(page) == page, "python -m benchmarks output"
     documented = {*re.findall(r"`(\w+)`", page)}
     document = to_json(run)
     [sample] = document["speculative"]["samples"]

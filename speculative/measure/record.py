@@ -1,7 +1,7 @@
 """A run as one typed record, made once after the run by observe.py. The words of the ending, the tables, the page and
 the JSON are functions of it alone.
 
-Seconds throughout. The comment of a field is its line in docs/output.md: python -m benchmarks output prints the tables.
+Seconds throughout. The comment of a field is its line in docs/output.md, which python -m benchmarks output writes.
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class Machine:
     python: str  # version
     numpy: str  # version
     engine: str  # `c`, `numpy` or `jax`
-    engine_words: str  # the engine as the ending names it, with its instructions and threads
-    exact: bool  # whether a row of a model is equal to the bit, however many rows are computed with it
-    peak_bytes: int | None = None  # the most memory that the process has held
-    jax: str | None = None  # version, if the engine is JAX; so are the next three
+    engine_words: str  # the engine's instructions and threads, as the ending names them
+    exact: bool  # whether a row's bits do not depend on the rows computed with it
+    peak_bytes: int | None = None  # the most memory that the process held
+    jax: str | None = None  # version; this and the next three only with JAX
     device_platform: str | None = None  # `cpu`, `gpu` or `tpu`
     device_kind: str | None = None  # the device's name
     devices: int | None = None  # number of devices
@@ -35,26 +35,26 @@ class Machine:
 class Model:
     """A network of the run."""
 
-    role: str  # `target`, `draft`, or the weight format of a rounded copy of the target
+    role: str  # `target`, `draft`, or the weight format of a copy of the target
     size: str  # its name, such as 1558M
     dtype: str  # weight format
     weight_bytes: int  # bytes of its weights in memory
-    stand_in: str | None = None  # what it is instead, if it has an official name and other weights
-    kernels: tuple[str, str] | None = None  # its weight format and its kernels in words
+    stand_in: str | None = None  # what it is, if it has an official name but other weights
+    kernels: tuple[str, str] | None = None  # its weight format and its kernels, in words
 
 
 @dataclass(frozen=True)
 class RuleUsed:
     """The rule of acceptance."""
 
-    name: str  # name, as --accept takes it
-    formula: str  # formula of the chance that a draft is accepted
+    name: str  # its name for --accept
+    formula: str  # the chance that a draft is accepted
     lossless: bool  # whether the text keeps the target's distribution
-    number: float | None = None  # the number in its name, as 0.5 in lenient:0.5
+    number: float | None = None  # the number in its name, such as 0.5 in lenient:0.5
     step_3: str = ""  # what it does in Step 3
-    comparison: str = ""  # what a test compared, with places for the numbers
+    comparison: str = ""  # what a test compares, with places for the numbers
     replaced_by: str = ""  # the distribution that replaces a rejected draft
-    claim: str | None = None  # what a function of yours claims, and the verdict of the law if it was asked
+    claim: str | None = None  # what a function of yours claims, and the law's verdict if it was asked
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,18 @@ class Prompt:
 class Sample:
     """The text that a decoder added to a prompt."""
 
-    text: str  # the text, which ends before a stop text
-    tokens: list[int]  # ids of its tokens
-    iterations: list[TextStep]  # the calls of the target
+    text: str  # the text, without the stop text
+    tokens: list[int]  # its ids
+    iterations: list[TextStep]  # one for each call of the target
 
 
 @dataclass(frozen=True)
 class Decoder:
     """One of the two decoders."""
 
-    seconds: float  # seconds of decoding
+    seconds: float  # of decoding
     runs: int  # number of runs; this is the one of median time
-    samples: list[Sample]  # its texts, one for each prompt
+    samples: list[Sample]  # one for each prompt
 
     @property
     def iterations(self) -> list[TextStep]:
@@ -104,9 +104,9 @@ class Sums:
     """Sums over calls of the target, or of the model of a level, and their rates."""
 
     iterations: int  # number of calls
-    tokens: int  # tokens that they gave
-    drafted: int  # drafts that they scored
-    accepted: int  # drafts that they accepted
+    tokens: int  # number of new tokens
+    drafted: int  # number of drafts
+    accepted: int  # number of accepted drafts
     accepted_share: float | None  # accepted / drafted
     mean_K: float  # drafted / iterations
     r: float  # tokens / (drafted + iterations), the acceptance rate
@@ -126,13 +126,13 @@ class Counts(Sums):
 
     alpha: float | None  # α, the mean chance of acceptance of the tested drafts
     alpha_token: float | None  # the same by the paper's rule, if the rule changes its test
-    tree: bool  # whether the drafts were trees; positions are then depths
+    tree: bool  # whether the drafts were trees; a position is then a depth
     usual_K: int  # the most frequent number of drafts
     tokens_per_iteration_histogram: dict[str, int]  # {tokens: iterations}
-    tested_by_position: list[int]  # number of tested drafts, first position first
-    accepted_by_position: list[int]  # number of accepted drafts, first position first
+    tested_by_position: list[int]  # number of tested drafts at each position
+    accepted_by_position: list[int]  # number of accepted drafts at each position
     by_source: dict[str, list[int]]  # {drafter: [accepted, tested]}
-    levels: list[Level]  # the same sums and rates for each level, the outermost first
+    levels: list[Level]  # `iterations` to `tokens_per_iteration` of each level, the outermost first
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,9 @@ class Seconds:
 class Times:
     """Times that one decoder alone tells."""
 
-    seconds: Seconds  # seconds of the decodes and of their parts
-    runs: int  # number of runs of each decoder; times are those of the median run
-    waited: float  # seconds for which threads were ready and had no core, in all; 0 if the system does not count them
+    seconds: Seconds  # of the decodes and of their parts
+    runs: int  # number of runs of each decoder; times are of the median run
+    waited: float  # seconds, of all threads together, without a free core; 0 if the system does not count them
     t_draft: float | None  # seconds of a draft token
 
 
@@ -163,9 +163,9 @@ class Account:
 
     t_target: float  # seconds of one row of the target, loop included
     c: float  # t_draft / t_target
-    beta: dict[str, float]  # {rows: time of a call with so many rows / of one row}
+    beta: dict[str, float]  # {rows: time of a call with so many rows / time of one row}
     mean_beta: float  # the mean of β over the run's windows
-    blog_speedup: float  # the blog's formula: see theory.md
+    blog_speedup: float  # the blog's formula, without β
     account_blog: float  # the blog's formula with β
     account_leviathan: float | None  # Leviathan's formula with β; not for trees and blocks
 
@@ -175,7 +175,7 @@ class Comparison:
     """The speculative decode beside the autoregressive one."""
 
     speedup: float  # autoregressive time per token / speculative time per token
-    speedup_without_prefill: float  # the same without the time of reading the prompt
+    speedup_without_prefill: float  # the same without reading the prompt
     doubt: str | None  # why the speedup cannot be right
     account: Account | None  # what explains it; nothing if every call also read the prompt
 
@@ -185,7 +185,7 @@ class Predictions:
     """What other settings should bring on this text."""
 
     predicted: dict[str, dict[str, float]]  # {drafter: {K: speedup}}, never above K + 1; K may be `auto`
-    window_beta: dict[str, float]  # {K: time of K + 1 rows / of one row}, measured, or between measured ones
+    window_beta: dict[str, float]  # {K: β}, measured or interpolated
 
 
 @dataclass(frozen=True)
@@ -240,21 +240,21 @@ class PackSaves:
 class RunRecord:
     """A run."""
 
-    options: Options  # every option and its value, without the password of an address
+    options: Options  # every option and its value, without an address's password
     machine: Machine  # the machine, and the engine on it
     models: list[Model]  # the networks, the target first
-    roles: list[str]  # what the drafter is made of, the outermost level first: roles of networks, or names of drafters
+    roles: list[str]  # the parts of the drafter, the outermost level first: roles of networks, or names of drafters
     rule: RuleUsed  # the rule of acceptance
-    timed: bool  # whether some K was chosen by measured times
-    fast: str | None  # the drafter that --fast stands for here; nothing if the run has no draft model
-    prompts: list[Prompt]  # `text` and `tokens` of the prompt of each text
-    autoregressive: Decoder | None  # the autoregressive decode; nothing with --only speculative
-    speculative: Decoder | None  # the speculative decode; nothing with --only autoregressive
-    figures: Figures | None  # see below; nothing with --only autoregressive
-    difference: Difference | None  # of two greedy texts that are not equal: its `text`, and whether it `is_defect`
-    blog_text: int | None  # in the blog's run: the first token that is not the blog's, from 1, or 0; else nothing
-    vocabulary: dict[int, str]  # {token: its text} of the tokens in `details`; parts of a character are `\xNN`
-    packable: PackSaves | None = None  # what --pack would save; nothing if it would save little
+    timed: bool  # whether measured times chose some K
+    fast: str | None  # the drafter that --fast stands for here, if there is a draft model
+    prompts: list[Prompt]  # `text` and `tokens` of each prompt
+    autoregressive: Decoder | None  # the autoregressive decode, except with --only speculative
+    speculative: Decoder | None  # the speculative decode, except with --only autoregressive
+    figures: Figures | None  # see below; of the speculative decode
+    difference: Difference | None  # of two greedy texts that differ: its `text`, and whether it `is_defect`
+    blog_text: int | None  # in the blog's run: the number of the first token that is not the blog's, or 0
+    vocabulary: dict[int, str]  # {token: its text} for `details`; parts of a character are `\xNN`
+    packable: PackSaves | None = None  # what --pack would save, unless it is little
 
     @property
     def decoders(self) -> dict[str, Decoder]:
