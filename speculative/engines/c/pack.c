@@ -18,7 +18,8 @@ INLINE word to_float16(float x) {  // to nearest, ties to even; what is too larg
 }
 
 // [BLOCK, LANES] weights -> the same of a tile, `out`, which is 0 before. scale: [LANES], of int8's channels.
-#define PACK(name) static void pack_##name(float w[BLOCK][LANES], const float *scale, word *out)
+#define PACK(name) \
+  static void pack_##name(float w[restrict BLOCK][LANES], const float *restrict scale, word *restrict out)
 #define EACH_WEIGHT for (int k = 0; k < BLOCK; k++) for (int i = 0; i < LANES; i++)
 PACK(float32) { memcpy(out, w, 4 * BLOCK * LANES); }
 PACK(float16) { EACH_WEIGHT ((uint16_t *)out)[k * LANES + i] = to_float16(w[k][i]); }
@@ -57,20 +58,24 @@ typedef struct {  // a matrix in NumPy's memory, and its tiles
   char *tiles;
 } Matrix;
 
+enum { SCANNED = 16 };  // rows that are read side by side: as many as a processor asks for ahead
+
 static float *scales_at(const Matrix *m, int64_t f, int64_t tile) {  // [LANES], if the format has scales
   return (float *)(m->tiles + tile * tile_bytes(f, m->n_in) + part_bytes(f, m->n_in));
 }
 
 static void scale_channels(const Matrix *m, int64_t f, int64_t first, int64_t end) {  // the largest weight becomes 127
-  float block[BLOCK][LANES];
+  float block[SCANNED][LANES];
   for (int64_t tile = first; tile < end; tile++) memset(scales_at(m, f, tile), 0, 4 * LANES);
-  for (int64_t k = 0; k < m->n_in; k += BLOCK)
+  for (int64_t k = 0; k < m->n_in; k += SCANNED)
     for (int64_t tile = first; tile < end; tile++) {
-      int64_t n = least(m->n_in - k, BLOCK), some = least(m->n_out - tile * LANES, LANES);
-      float *scale = scales_at(m, f, tile);
+      int64_t n = least(m->n_in - k, SCANNED), some = least(m->n_out - tile * LANES, LANES);
+      float largest[LANES], *scale = scales_at(m, f, tile);
+      memcpy(largest, scale, sizeof(largest));
       take_block(m->w + k * m->row + tile * LANES * m->column, n, some, m->row, m->column, block);
       for (int j = 0; j < n; j++)
-        for (int i = 0; i < LANES; i++) scale[i] = fabsf(block[j][i]) > scale[i] ? fabsf(block[j][i]) : scale[i];
+        for (int i = 0; i < LANES; i++) largest[i] = fabsf(block[j][i]) > largest[i] ? fabsf(block[j][i]) : largest[i];
+      memcpy(scale, largest, sizeof(largest));
     }
   for (int64_t tile = first; tile < end; tile++) {
     float *scale = scales_at(m, f, tile);
@@ -103,7 +108,7 @@ void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, i
   // [n_in, n_out], whose strides are `row` and `column`. Some tiles lie side by side in the matrix's rows: a block of
   // inputs is packed for them all before the next. Those of a transposed matrix do not.
   Matrix matrix = {w, n_in, n_out, row, column, tiles};
-  int64_t n_tiles = (n_out + LANES - 1) / LANES, some = column == 1 ? 8 : 1;
+  int64_t n_tiles = (n_out + LANES - 1) / LANES, some = column == 1 ? 32 : 1;
   for (int64_t first = 0; first < n_tiles; first += some)
     pack_tiles(&matrix, f, first, least(first + some, n_tiles));
 }
