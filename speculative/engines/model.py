@@ -111,8 +111,8 @@ class CachedNetwork(Network):
         return results
 
     def warm_up(self) -> None:
-        """Compute a window: the first call allocates memory and starts threads. Raises UserError as logits does."""
-        self.logits(np.zeros(min(8, self.n_ctx), int), min(5, self.n_ctx))
+        """Compute a row: the first call allocates memory and starts threads. Raises UserError as logits does."""
+        self.logits(np.zeros(1, int))
         self.forget()
 
     def forget(self) -> None:
