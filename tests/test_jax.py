@@ -22,7 +22,7 @@ from speculative.engines import formats
 from speculative.engines.c import engine, packing
 from speculative.engines.jax import model as jax_model
 from speculative.engines.jax.loop import DeviceDecoder
-from speculative.engines.jax.loops import DeviceLoops, lengths_of
+from speculative.engines.jax.loops import DeviceLoops, Group, lengths_of
 from speculative.engines.jax.model import cached
 from speculative.engines.model import CachedNetwork, Model
 from speculative.engines.numpy_engine import NumpyEngine
@@ -114,11 +114,13 @@ def test_a_second_run_of_one_shape_compiles_nothing(pair, tmp_path, monkeypatch,
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", str(tmp_path))
         jax_model.keep_compiled()
-        jax_model.compilations.n = 0
+        jax_model.events.clear()
         loop = loop_of(pair)
         loop.ready([[0] * 8], 16)
         texts = [decoded(steps_of(loop, random_prompt(8), 16, k, rng())) for k in (K, 0)]
-        runs.append((jax_model.compilations.n > 0, capsys.readouterr().err.count("compiled both loops"), texts))
+        runs.append(
+            (jax_model.events[jax_model.COMPILED] > 0, capsys.readouterr().err.count("compiled both loops"), texts)
+        )
     jax.config.update("jax_compilation_cache_dir", before[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
     compilation_cache.reset_cache()
@@ -203,7 +205,7 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
 @pytest.mark.parametrize("K", [0, K])
 def test_the_loop_does_not_copy_the_cache(greedy, K):
     """No computation but the outermost has a result of a cache's size, except a write in place, or a fusion of one."""
-    state, _ = greedy.start([random_prompt(6)], 0, 12, K, lengths_of([[0] * 6], 12, K))
+    state, _ = greedy.start(Group([random_prompt(6)], 0, 12, K, lengths_of([[0] * 6], 12, K)))
     run = greedy.decoder.run.lower(greedy.decoder.params, state, np.uint32(0), np.int32(8), K=K)
     program = run.compile().as_text()
     computations = re.findall(r"^(ENTRY )?%?[\w.-]+ [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
