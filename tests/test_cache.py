@@ -3,7 +3,6 @@ read."""
 
 import shutil
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -204,15 +203,15 @@ def differ(kind="float32"):
     return any(not all(map(np.array_equal, alone, beside)) for alone, beside in both)
 
 
-RESTORE = "engines.shared_cache:CacheOfDecode.restore"
+RESTORE = "engines.shared_cache:Decode.restore"
 PLANTS = {
     "nothing is restored": (RESTORE, "network.hold(x[:n])", "pass"),
     "only the target's part is": (
-        "engines.shared_cache:CacheOfDecode.restore",
+        "engines.shared_cache:Decode.restore",
         "network.rank < reader.rank",
         "network.rank == 0",
     ),
-    "a cache that was cut is trusted": ("engines.shared_cache:Slots.forget", "self.user = None", "pass"),
+    "a cache that was cut is trusted": ("engines.shared_cache:Slots.cut", "self.user = None", "pass"),
 }
 
 
@@ -236,8 +235,7 @@ def interrupt(network, call):
 
     forward = network.forward
     network.forward = interrupted(forward)
-    if hasattr(forward, "cache") and hasattr(forward.cache, "move"):
-        network.forward.cache = SimpleNamespace(move=interrupted(forward.cache.move))
+    network.forward.move = interrupted(getattr(forward, "move", None))
     with pytest.raises(KeyboardInterrupt):
         call(network)
     network.forward = forward

@@ -1,4 +1,6 @@
-// Weights as products.c reads them: a matrix in the order of NumPy -> tiles.
+// Weights as engine.c reads them: a matrix in the order of NumPy -> tiles. This file is what is compiled.
+#include "engine.c"
+#include "crc32c.c"
 
 static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[][LANES]) {
   // [n, m] of a matrix -> [n, LANES], filled up with zeros
