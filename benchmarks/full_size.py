@@ -30,6 +30,7 @@ from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.support.errors import UserError
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}
+UNLIKELY = -200.0  # the logit of a new token: at temperature 1 its probability is 0 in float32
 NEVER_IN_UTF8 = [BYTE_TO_CHAR[byte] for byte in (0xC0, 0xC1, *range(0xF5, 0x100))]
 
 
@@ -51,6 +52,26 @@ def write_safetensors(path: Path, hparams: dict, arrays: Iterable[np.ndarray]) -
             f.write(np.ascontiguousarray(array, "<f4"))
 
 
+class Grown(Padding):
+    """How a model with hparams old becomes one with hparams new, which may have more positions and tokens.
+
+    The positions beyond the small context repeat its last one. The new tokens should be strings of bytes that UTF-8
+    never uses, so no text has them. Nor does a model choose them: of the two channels that the last layer norm sets to
+    1 and -1 their weights make logits of -200.
+    """
+
+    def pad(self, name: str, a: np.ndarray | None) -> np.ndarray:
+        grown = super().pad(name, a)
+        if name == "wpe":
+            n_ctx = self.old["n_ctx"]
+            grown[n_ctx:] = grown[n_ctx - 1]
+        elif name == "wte":
+            new_tokens = grown[self.old["n_vocab"] :]  # [n, new n_embd], a view
+            new_tokens[:, -2] = UNLIKELY / 2
+            new_tokens[:, -1] = -UNLIKELY / 2
+        return grown
+
+
 def grow_model(small: Path, folder: Path, new: dict) -> None:
     """Write the model in the folder small, grown to hparams new, to a new folder. Its tokens keep their ids."""
     vocab = json.loads((small / "encoder.json").read_text(encoding="utf-8"))
@@ -67,7 +88,7 @@ def grow_model(small: Path, folder: Path, new: dict) -> None:
     (folder / "vocab.bpe").write_text(merges, encoding="utf-8", newline="\n")
     stand_in = f"it computes what {small.name} does, at the shape and cost of {folder.name}"
     (folder / "hparams.json").write_text(json.dumps(new | {"stand_in": stand_in}), encoding="utf-8")
-    padding = Padding(old, new)
+    padding = Grown(old, new)
     padded = (padding.pad(name, tensors.get(name)) for name in checkpoint_shapes(new))
     write_safetensors(folder / "model.safetensors", new, padded)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints import crc32c
 from speculative.checkpoints.disk import FilesInUse
-from speculative.checkpoints.folder import is_padded, look
+from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.drafters.base import DrafterSpec
@@ -204,7 +204,7 @@ class Models:
         specs = [spec for spec in specs if not self.map_packed(spec, folder)]
         if not specs:
             return
-        in_place = in_place and not is_padded(folder)  # whose weights are in memory in any case
+        in_place = in_place and not look(folder).small  # whose weights are in memory in any case
         n_bytes = 4 * parameter_count(hparams)
         if crc32c.is_slow() and library():
             crc32c.compute_in_c(c_crc32c)

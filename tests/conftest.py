@@ -1,11 +1,13 @@
 """The parts that several test files share: the fixtures' place, the bundled pair, and a tiny model in every form."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import signal
 import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -18,7 +20,7 @@ from tiny import vocabulary
 
 import main
 from speculative import load_pair
-from speculative.checkpoints.tensors import checkpoint_shapes
+from speculative.checkpoints.tensors import checkpoint_shapes, masked_crc32c
 from speculative.measure import predictions, turns
 from speculative.options import DEMO
 from speculative.support.errors import guarded
@@ -108,22 +110,14 @@ def tiny_arrays(tiny_hparams):
     return {name: rng.standard_normal(shape, np.float32) for name, shape in checkpoint_shapes(tiny_hparams).items()}
 
 
-class Files(dict):
-    def __missing__(self, name):
-        pytest.importorskip("tensorflow")
-        raise KeyError(name)
-
-
 @pytest.fixture(scope="session")
 def tiny_files(tiny_hparams, tiny_arrays, tmp_path_factory):
-    """Its files: {name: bytes}, with the weights in both forms. Without tensorflow, a test that asks for OpenAI's is
-    skipped."""
+    """Its files: {name: bytes}, with the weights in both forms."""
     folder = tmp_path_factory.mktemp("tiny")
-    with contextlib.suppress(ImportError):
-        write_tf(folder, tiny_arrays)
+    write_tf(folder, tiny_arrays)
     write_safetensors(folder / "model.safetensors", tiny_arrays)
     write_small_files(folder, tiny_hparams)
-    return Files({path.name: path.read_bytes() for path in folder.iterdir()})
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="session")
@@ -190,18 +184,51 @@ def write_small_files(folder, hparams):
 
 
 def write_tf(folder, arrays, prefix="model.ckpt"):
-    """OpenAI's form; SaveV2 is the operation that a tf.train.Saver runs."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
-
-    names = sorted(arrays)
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / prefix),
-        tensor_names=[f"model/{name}" for name in names],
-        shape_and_slices=[""] * len(names),
-        tensors=[arrays[name][None] if name.endswith("/w") else arrays[name] for name in names],
-    )
+    """OpenAI's form, as TensorFlow's SaveV2 writes it: see speculative/checkpoints/openai.py. The import of TensorFlow
+    takes seconds, so test_utils.py alone asks it whether this is its form."""
+    entries = {b"": b"\x08\x01\x1a\x02\x08\x01"}  # one data file
+    data = b""
+    for name in sorted(arrays):
+        array = arrays[name][None] if name.endswith("/w") else arrays[name]
+        sizes = [b"\x08" + varint(n) for n in array.shape]
+        shape = b"".join(b"\x12" + varint(len(size)) + size for size in sizes)
+        content = array.tobytes()
+        entry = b"\x08\x01\x12" + varint(len(shape)) + shape
+        if data:
+            entry += b"\x20" + varint(len(data))
+        entry += b"\x28" + varint(len(content)) + b"\x35" + checksum(content)
+        entries[f"model/{name}".encode()] = entry
+        data += content
+    table = block(entries)
+    places = [varint(0) + varint(len(table) - 5)]  # a block's checksum and the byte before it do not count
+    for content in ({}, {max(entries): places[0]}):  # no other tables, and the index of the blocks
+        places.append(varint(len(table)) + varint(len(block(content)) - 5))
+        table += block(content)
+    footer = (places[1] + places[2]).ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+    (folder / f"{prefix}.index").write_bytes(table + footer)
+    (folder / f"{prefix}.data-00000-of-00001").write_bytes(data)
     (folder / "checkpoint").write_text(f'model_checkpoint_path: "{prefix}"\nall_model_checkpoint_paths: "{prefix}"\n')
+
+
+def block(entries):
+    """A block of a LevelDB table: of each key what differs from the one before, the place of the first, and their
+    number."""
+    content, before = b"", b""
+    for key, value in entries.items():
+        n_shared = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, key, strict=False))])
+        new = key[n_shared:]
+        content += varint(n_shared) + varint(len(new)) + varint(len(value)) + new + value
+        before = key
+    content += struct.pack("<2I", 0, 1) + b"\0"  # not compressed
+    return content + checksum(content)
+
+
+def varint(n):
+    return bytes([n]) if n < 128 else bytes([128 + n % 128]) + varint(n // 128)
+
+
+def checksum(content):
+    return struct.pack("<I", masked_crc32c(content))
 
 
 def write_safetensors(path, arrays, prefix=""):

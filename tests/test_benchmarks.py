@@ -14,7 +14,6 @@ from benchmarks import full_size, grid, pages, runs, theory
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.padded import Padding
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.cli import command
 from speculative.support.errors import UserError
@@ -209,7 +208,7 @@ def test_the_best_lookahead_is_that_of_the_formula(alpha, c, K):
 @pytest.mark.parametrize("n_embd", [40, 64, 72, 104])  # repeated once and 8 or 32 left over, twice and 8, thrice and 8
 def test_a_grown_model_gives_the_same_logits(tiny_hparams, tiny_arrays, n_embd):
     new = {"n_vocab": 300, "n_ctx": 24, "n_embd": n_embd, "n_head": n_embd // 8, "n_layer": 4}
-    padding = Padding(tiny_hparams, new)
+    padding = full_size.Grown(tiny_hparams, new)
     tensors = {name: padding.pad(name, tiny_arrays.get(name)) for name in checkpoint_shapes(new)}
     assert {name: array.shape for name, array in tensors.items()} == checkpoint_shapes(new)
     x = np.random.default_rng(0).integers(0, 260, 16)

@@ -3,6 +3,7 @@ read."""
 
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -203,15 +204,15 @@ def differ(kind="float32"):
     return any(not all(map(np.array_equal, alone, beside)) for alone, beside in both)
 
 
-RESTORE = "engines.shared_cache:Decode.restore"
+RESTORE = "engines.shared_cache:CacheOfDecode.restore"
 PLANTS = {
     "nothing is restored": (RESTORE, "network.hold(x[:n])", "pass"),
     "only the target's part is": (
-        "engines.shared_cache:Decode.restore",
+        "engines.shared_cache:CacheOfDecode.restore",
         "network.rank < reader.rank",
         "network.rank == 0",
     ),
-    "a cache that was cut is trusted": ("engines.shared_cache:Slots.cut", "self.user = None", "pass"),
+    "a cache that was cut is trusted": ("engines.shared_cache:Slots.forget", "self.user = None", "pass"),
 }
 
 
@@ -235,7 +236,8 @@ def interrupt(network, call):
 
     forward = network.forward
     network.forward = interrupted(forward)
-    network.forward.move = interrupted(getattr(forward, "move", None))
+    if hasattr(forward, "cache") and hasattr(forward.cache, "move"):
+        network.forward.cache = SimpleNamespace(move=interrupted(forward.cache.move))
     with pytest.raises(KeyboardInterrupt):
         call(network)
     network.forward = forward

@@ -3,6 +3,7 @@
 Rules, drafters and filters are tested because they are registered. Each test goes along every path of a decode.
 """
 
+import time
 from functools import partial
 from itertools import groupby
 from types import MethodType, SimpleNamespace
@@ -18,7 +19,7 @@ from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
 from speculative.laws import check as check_law
-from speculative.laws import drawn
+from speculative.laws import drawn, texts
 from speculative.laws.cases import CASES
 from speculative.laws.causes import BONUS, FROM, LOOP, MISTAKES, REST, TEST, planted
 from speculative.laws.forms import form_of
@@ -535,6 +536,20 @@ def test_what_cannot_be_told_is_said_in_one_line(line, said):
         check_law.check_law(names["mine"])
     assert said in str(error.value)
     assert str(error.value).isprintable()
+
+
+def test_only_what_is_computed_counts_as_slow(monkeypatch):
+    monkeypatch.setattr(texts, "MOST_SECONDS", (1, 60))
+    waits = [2.1]  # seconds, once, as on a busy machine
+
+    def waits_once(p):
+        if waits:
+            time.sleep(waits.pop())
+        return np.random.choice(len(p), p=p)
+
+    with followed(waits_once):
+        law = law_of_texts(form_of(waits_once, {}).decode, CASES[0])
+    assert distance(law, CASES[0].law()) < EXACT
 
 
 DRAWER = """

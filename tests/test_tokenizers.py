@@ -259,7 +259,8 @@ def test_a_panic_of_the_library_is_one_line(tmp_path, capfd):
     line = refusal(encoder.encode, "£")
     assert line.startswith(f"{tmp_path / 'tokenizer.json'}: the text cannot be encoded (the library tokenizers panics")
     assert capfd.readouterr().err == ""
-    assert without_panic(lambda: os.write(2, b"a line")) == 6
+    with without_panic():
+        os.write(2, b"a line")
     assert capfd.readouterr().err == "a line"
     assert encoder.encode("It") == [40, 83]
 

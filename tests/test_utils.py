@@ -1,11 +1,12 @@
 """Loading: both forms of a checkpoint give the same arrays, and a file that does not fit is refused in one line."""
 
 import json
+import os
 import shutil
 
 import numpy as np
 import pytest
-from conftest import MODELS, write_tf
+from conftest import MODELS
 from test_download import Server, served
 from tiny import flatten, refusal
 
@@ -29,6 +30,12 @@ COMMON = ["hparams.json", "encoder.json", "vocab.bpe"]
 def model(request, tiny_files, tmp_path):
     """The folder of the tiny model, once in each form, in the models_dir tmp_path."""
     return write_files(tmp_path / "tiny", tiny_files, COMMON + FORMS[request.param])
+
+
+@pytest.fixture(scope="session")
+def tensorflow():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return pytest.importorskip("tensorflow")
 
 
 def write_files(folder, files, names):
@@ -60,9 +67,8 @@ def test_both_forms_load_alike_and_every_array_is_converted(model, tiny_hparams,
     assert sum(done) == 4 * parameter_count(tiny_hparams)
 
 
-def test_the_official_index_is_read_as_tensorflow_reads_it(shared):
+def test_the_official_index_is_read_as_tensorflow_reads_it(tensorflow, shared):
     """Its data file is cut short, after the first tensor."""
-    tensorflow = pytest.importorskip("tensorflow")
     folder = shared / "official-124M"
     reader = tensorflow.train.load_checkpoint(str(folder / "model.ckpt"))
     stored = {name: tuple(shape) for name, shape in reader.get_variable_to_shape_map().items()}
@@ -71,6 +77,14 @@ def test_the_official_index_is_read_as_tensorflow_reads_it(shared):
     hparams = load_hparams(folder / "hparams.json")
     line = refusal(load_gpt2_params_from_tf_ckpt, str(folder / "model.ckpt"), hparams)
     assert f"{folder / TF_DATA}: it ends before tensor wte" in line
+
+
+def test_tensorflow_reads_what_these_tests_write(tensorflow, tiny_files, tiny_arrays, tmp_path):
+    folder = write_files(tmp_path / "tiny", tiny_files, FORMS["tf"])
+    reader = tensorflow.train.load_checkpoint(str(folder / "model.ckpt"))
+    for name, array in tiny_arrays.items():
+        stored = array[None] if name.endswith("/w") else array
+        np.testing.assert_array_equal(reader.get_tensor(f"model/{name}"), stored)
 
 
 def test_official_sizes():
@@ -126,6 +140,18 @@ def test_settings_that_do_not_fit(model, tiny_hparams):
 
 # ---- Fine-tuned checkpoints ------------------------------------------------------------------------------------------
 
+
+def save(tensorflow, prefix, arrays):
+    """Write a checkpoint by the operation that a tf.train.Saver runs."""
+    names = sorted(arrays)
+    tensorflow.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=[f"model/{name}" for name in names],
+        shape_and_slices=[""] * len(names),
+        tensors=[arrays[name][None] if name.endswith("/w") else arrays[name] for name in names],
+    )
+
+
 NAMED = [
     # (the file `checkpoint`, the prefix of the weights that it names)
     ('model_checkpoint_path: "model.ckpt"\nall_model_checkpoint_paths: "model.ckpt"\n', "model.ckpt"),
@@ -138,15 +164,16 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("content", "prefix"), NAMED)
-def test_the_weights_are_those_that_tensorflow_calls_the_latest(content, prefix, tiny_files, tiny_arrays, tmp_path):
+def test_the_weights_are_those_that_tensorflow_calls_the_latest(
+    content, prefix, tensorflow, tiny_files, tiny_arrays, tmp_path
+):
     """picoGPT asks TensorFlow. A checkpoint of TensorFlow 1 holds the numbers of an optimizer, too."""
-    tensorflow = pytest.importorskip("tensorflow")
     folder = write_files(tmp_path / "124M", tiny_files, COMMON + FORMS["tf"])
     tuned = {name: 2 * array for name, array in tiny_arrays.items()}
     slots = {f"{name}/{slot}": array[:1] for slot in ("Adam", "Adam_1") for name, array in tuned.items()}
     (folder / "run 1").mkdir()
     for name in ("model-1000", "run 1/é.d"):
-        write_tf(folder, tuned | slots | {"beta1_power": np.float32(0.9)}, name)
+        save(tensorflow, str(folder / name), tuned | slots | {"beta1_power": np.float32(0.9)})
     (folder / "checkpoint").write_text(content.replace("FOLDER", str(folder)), encoding="utf-8", newline="")
     assert tensorflow.train.latest_checkpoint(str(folder)) == str(folder / prefix)
     _, _, params = load_encoder_hparams_and_params("124M", tmp_path)

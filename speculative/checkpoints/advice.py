@@ -4,22 +4,22 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from configparser import RawConfigParser
-from glob import escape, iglob
+from glob import iglob
 from pathlib import Path
 
-FORMS = ("model*.safetensors", "checkpoint")  # names of the weights that a training run keeps in its folders
-LEVELS = ("*", "*/*")
+# Weights that a training run keeps in its folders.
+INNER = ("*/model*.safetensors", "*/checkpoint", "*/*/model*.safetensors", "*/*/checkpoint")
 
 
-def rows(section: str) -> list[tuple[str, str]]:
-    """Return the rows for "tokens", "weights" or "tensors": the form of a name, and the advice."""
+def rows(section: str) -> list:
+    """Return the rows for "settings", "tokens", "weights" or "tensors": the form of a name, and the advice."""
     table = RawConfigParser(delimiters="=")
     table.optionxform = str  # type: ignore[assignment, method-assign]  # as they are, not in lower case
     table.read(Path(__file__).with_name("advice.ini"), encoding="utf-8")
     return table.items(section)
 
 
-def first_row(section: str, names: Iterable[str]) -> tuple[str, str] | None:
+def first_row(section: str, names: Iterable[str]) -> tuple | None:
     """Return the first of these names, in the order of the table, that has a row, and its advice."""
     for form, how in rows(section):
         for name in sorted(names):
@@ -29,12 +29,13 @@ def first_row(section: str, names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def advice(lacking: Collection[str], names: set[str], model: str, folder: str) -> str:
-    """Return what would help a folder that lacks "tokens" or "weights". names: the files that it has. model: the folder
-    itself, or the model of the hub whose files these are."""
+    """Return what would help a folder. lacking: "settings", "tokens", "weights". names: the files that it has. model:
+    the folder itself, or the model of the hub whose files these are."""
     if "weights" in lacking and (inner := inner_models(folder)):
         return f"there is a model in {inner[-1]}: give that path"
-    for section in ("tokens", "weights"):
-        if section in lacking and (row := first_row(section, names)):
+    for section in lacking:
+        row = first_row(section, names)
+        if row:
             name, how = row
             return f"it has {name}: {how.format(model, folder)}"
     return "copy them from the original model, or Hugging Face's config.json, tokenizer.json and model.safetensors"
@@ -48,19 +49,15 @@ def advice_on_tensors(names: Iterable[str]) -> str:
 
 def broken_link(path: str) -> str:
     """Return "; " and where a link leads that leads nowhere, or ""."""
-    if not os.path.islink(path) or os.path.exists(path):
-        return ""
-    return f"; it is a link to {os.readlink(path)}, which is not there"
+    leads_nowhere = os.path.islink(path) and not os.path.exists(path)
+    return f"; it is a link to {os.readlink(path)}, which is not there" if leads_nowhere else ""
 
 
 def inner_models(folder: str) -> list[str]:
     """Return the folders with weights one or two levels below, as training runs keep them; the newest last."""
-    paths: list[str] = []
-    for level in LEVELS:
-        for form in FORMS:
-            paths += iglob(f"{escape(folder)}/{level}/{form}")
+    paths = [os.path.join(folder, path) for form in INNER for path in iglob(form, root_dir=folder)]
     files = sorted(filter(os.path.isfile, paths), key=os.path.getmtime)
-    return [os.path.dirname(path) for path in files]
+    return [*map(os.path.dirname, files)]
 
 
 def has_own_weights(folder: str, names: set[str]) -> bool:

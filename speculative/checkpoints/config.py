@@ -10,23 +10,22 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from speculative.checkpoints.disk import bad_file
+from speculative.checkpoints.official import HPARAMS
 from speculative.support.errors import UserError, first_line
 from speculative.support.files import naming
 from speculative.support.terminal import one_line
 
 EPSILON = 1e-5  # of gpt2.py's layer norm
-# The sizes: the one that transformers gives a model whose config.json leaves it out, and its names there.
-SIZES: dict[str, tuple] = {
-    "n_vocab": (50257, "vocab_size"),
-    "n_ctx": (1024, "n_positions", "max_position_embeddings"),
-    "n_embd": (768, "n_embd", "hidden_size"),
-    "n_head": (12, "n_head", "num_attention_heads"),
-    "n_layer": (12, "n_layer", "num_hidden_layers"),
+SIZES = {  # OpenAI's names, and those of transformers
+    "n_vocab": ["vocab_size"],
+    "n_ctx": ["n_positions", "max_position_embeddings"],
+    "n_embd": ["n_embd", "hidden_size"],
+    "n_head": ["n_head", "num_attention_heads"],
+    "n_layer": ["n_layer", "num_hidden_layers"],
 }
 # Hugging Face has several names for a function.
 ACTIVATIONS = {"gelu_new": "gelu_new", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu"}
@@ -47,10 +46,10 @@ def read_object(path: str) -> dict:
     try:
         with naming(path):
             content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not an object")
     except (ValueError, RecursionError) as error:
         raise bad_file(path, f"cannot be read as JSON ({first_line(error)})") from None
-    if not isinstance(content, dict):
-        raise bad_file(path, "cannot be read as JSON (it is not an object)")
     return content
 
 
@@ -58,50 +57,41 @@ def read_config(path: str) -> dict:
     """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
     content = read_object(path)
     config = {name: value for name, value in content.items() if value is not None}
-    has_defaults = Path(path).name == "config.json"
-    for ours, (default, *names) in SIZES.items():
-        config[ours] = size_under(names, content, path)
-        if config[ours] is ABSENT:
-            config[ours] = content.get(ours, default if has_defaults else None)
+    left_out = HPARAMS["124M"] if Path(path).name == "config.json" else {}  # as in transformers
+    for name, theirs in SIZES.items():
+        sizes = [content[other] for other in theirs if other in content]
+        if len(sizes) == 2 and sizes[0] != sizes[1]:
+            raise UserError(f"{path}: {' and '.join(theirs)} should be the same number")
+        sizes.append(content.get(name, left_out.get(name)))
+        config[name] = sizes[0]
     check_quantization(config, path)
-    for name, honoured in HONOURED.items():
-        check_honoured(name, config.get(name, honoured[0]), honoured, path)
-    check_epsilon(config.get("layer_norm_epsilon", EPSILON), path)
-    if config["n_embd"] % config["n_head"]:
-        raise UserError(f"{path}: n_embd {config['n_embd']} does not divide into n_head {config['n_head']} heads")
+    check(config, path)
     return config
 
 
-ABSENT = object()
-
-
-def size_under(names: list[str], content: dict, path: str) -> Any:
-    """Return a size that has one of Hugging Face's names, or ABSENT. Raises UserError if two names have two values."""
-    given = [content[name] for name in names if name in content]
-    if len(given) == 2 and given[0] != given[1]:
-        raise UserError(f"{path}: {' and '.join(names)} should be the same number")
-    return given[0] if given else ABSENT
-
-
 def check_quantization(config: dict, path: str) -> None:
-    """Raise UserError if the settings say that the weights are rounded."""
-    for name, usual_method in (("quantization_config", "?"), ("quantization", "mlx-lm")):
-        about = config.get(name)
-        if about:
-            method = about.get("quant_method", usual_method) if isinstance(about, dict) else "?"
-            fault = f"quantized by {str(method)[:50]!r}, and are read only as they were before"
-            raise UserError(f"{path}: its {name} says that the weights are {fault}; --dtype int8 rounds those")
+    for name in ("quantization_config", "quantization"):
+        if config.get(name):
+            instead = "use the model that was quantized; --dtype int8 rounds it"
+            raise UserError(f"{path}: its {name} says that the weights are quantized: {instead}")
 
 
-def check_honoured(name: str, value: Any, honoured: Any, path: str) -> None:
-    if type(value) is not type(honoured[0]) or value not in honoured:
-        supported = f"from 1 to {honoured[-1]}" if isinstance(honoured, range) else f"in {honoured}"
-        raise UserError(f"{path}: {name} is {json.dumps(value)[:50]}, and is supported only {supported}")
-
-
-def check_epsilon(epsilon: Any, path: str) -> None:
+def check(config: dict, path: str) -> None:
+    """Raise UserError for a setting that is not honoured."""
+    for name, honoured in HONOURED.items():
+        value = config.get(name, honoured[0])
+        if type(value) is not type(honoured[0]) or value not in honoured:
+            given = json.dumps(value)[:50]
+            supported = f"from 1 to {honoured[-1]}" if isinstance(honoured, range) else f"in {honoured}"
+            raise UserError(f"{path}: {name} is {given}, and is supported only {supported}")
+    epsilon = config.get("layer_norm_epsilon", EPSILON)
     if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:
-        raise UserError(f"{path}: layer_norm_epsilon is {str(epsilon)[:50]}, and is supported only from 1e-12 to 1.0")
+        given = str(epsilon)[:50]
+        raise UserError(f"{path}: layer_norm_epsilon is {given}, and is supported only from 1e-12 to 1.0")
+    n_embd = config["n_embd"]
+    n_head = config["n_head"]
+    if n_embd % n_head:
+        raise UserError(f"{path}: n_embd {n_embd} does not divide into n_head {n_head} heads")
 
 
 def load_hparams(path: str) -> dict:

@@ -4,13 +4,13 @@ import contextlib
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
-from speculative.support.files import cache_home, naming, size_of
+from speculative.support.files import AnyPath, cache_home, naming, size_of
 
 POINTER = b"version https://git-lfs"  # how the pointer that git-lfs puts in a file's place begins
 
@@ -24,18 +24,19 @@ class FileState(NamedTuple):
     number: int
 
 
-class MappedFile(NamedTuple):
+@dataclass(frozen=True)
+class MappedFile:
     """A file in memory."""
 
     path: str
-    content: mmap.mmap | bytes  # bytes if the file system cannot map
+    content: mmap.mmap | bytes = field(repr=False)  # bytes if the file system cannot map
     state: FileState  # when it was opened
 
 
-def mapped(path: str | os.PathLike) -> MappedFile:
+def mapped(path: AnyPath) -> MappedFile:
     """Map a file into memory, to be read; some network disks cannot, so it is read. Raises UserError, OSError."""
     with naming(path), open(path, "rb") as f:
-        state = state_of(f)
+        state = state_of(f.fileno())
         if state.n_bytes == 0:
             raise bad_file(path, "empty")
         content: mmap.mmap | bytes
@@ -46,9 +47,9 @@ def mapped(path: str | os.PathLike) -> MappedFile:
         return MappedFile(os.fspath(path), content, state)
 
 
-def state_of(f) -> FileState:
-    """Return the state of an open file, whatever its name means by now."""
-    about = os.fstat(f.fileno())
+def state_of(file: str | int) -> FileState:
+    """Return the state of a path, or of an open file, whatever its name means by now."""
+    about = os.stat(file)
     return FileState(about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
 
 
@@ -58,30 +59,18 @@ class FilesInUse:
     def __init__(self):
         self.states: dict[str, FileState] = {}  # by path
 
-    def add(self, path: str | os.PathLike) -> None:
-        with open(path, "rb") as f:
-            self.states[os.fspath(path)] = state_of(f)
+    def add(self, path: str) -> None:
+        self.states[path] = state_of(path)
 
     def check(self) -> None:
         """Raise UserError if another program has written to one of the files. (A replaced file is still there.)"""
         for path, state in self.states.items():
-            if not os.path.exists(path):
-                continue
-            with open(path, "rb") as f:
-                now = state_of(f)
+            now = state_of(path) if os.path.exists(path) else state
             if now.number == state.number and (now.n_bytes, now.modified) != (state.n_bytes, state.modified):
                 raise UserError(f"{path}: written to while the model uses it: load the model once more")
 
 
-def check_unchanged(files: Iterable[MappedFile]) -> None:
-    """Raise UserError if another program has written to one of the files since it was mapped."""
-    for file in files:
-        with open(file.path, "rb") as f:
-            if state_of(f) != file.state:
-                raise UserError(f"{file.path}: changed while it was read")
-
-
-def bad_file(path: str | os.PathLike, fault: str) -> UserError:
+def bad_file(path: AnyPath, fault: str) -> UserError:
     """Return the UserError for a file that is not what it should be, but can be read."""
     if 0 < size_of(path) < 1024 and Path(path).read_bytes().startswith(POINTER):
         fault = "a pointer of git-lfs: git lfs pull gets the file"
@@ -99,10 +88,12 @@ def how_it_comes_back(path: Path) -> str:
 
 
 class Note:
-    """An empty file in the user's cache: an earlier run found everything right in files of this state."""
+    """An empty file in the user's cache: an earlier run found everything right in files of this state.
+
+    about: all that was checked, with the states of its files.
+    """
 
     def __init__(self, about: object):
-        """about: all that was checked, with the states of its files."""
         self.path = None
         with contextlib.suppress(RuntimeError):  # there is no home
             self.path = cache_home() / "checked" / hashlib.sha256(repr(about).encode()).hexdigest()

@@ -8,12 +8,11 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from speculative.checkpoints.disk import mapped
-from speculative.checkpoints.network import announce, certificate_advice, trust_certificates
+from speculative.checkpoints.internet import announce, certificate_advice, trust_certificates
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.tensors import parameter_count
 from speculative.support.errors import UserError, first_line
@@ -35,68 +34,49 @@ def download_gpt2_files(model_size: str, folder: str, source: str = "openai", we
     source: "openai", or the URL of a mirror that has the same files at URL/model_size. Raises UserError.
     """
     base = OPENAI if source == "openai" else source.rstrip("/")
-    names = [*SMALL_FILES]
+    sizes = dict.fromkeys(SMALL_FILES, 0)  # bytes, 0 if they are not known
     if weights:
-        names += [TF_INDEX, TF_DATA]
-        announce_data(model_size, os.path.join(folder, TF_DATA))
-    for name in names:
+        n_bytes = 4 * parameter_count(HPARAMS[model_size])
+        sizes |= {TF_INDEX: 0, TF_DATA: n_bytes}
+        data = os.path.join(folder, TF_DATA)
+        if not os.path.isfile(data):
+            announce(model_size, n_bytes - size_of(f"{data}.part"), folder, KEPT)
+    for name, size in sizes.items():
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
             sha256 = SHA256.get(name) or SHA256.get(f"{model_size}/{name}", "")
-            size = data_bytes(model_size) if name == TF_DATA else 0
             download(f"{base}/{model_size}/{name}", path, sha256, size)
-
-
-def data_bytes(model_size: str) -> int:
-    """Return the bytes of an official model's data file."""
-    return 4 * parameter_count(HPARAMS[model_size])
-
-
-def announce_data(model_size: str, path: str) -> None:
-    """Print how much of the data file has not arrived. Raises UserError if the disk is too small."""
-    n_missing = data_bytes(model_size) - size_of(f"{path}.part")
-    if n_missing > 0 and not os.path.isfile(path):
-        announce(model_size, n_missing, os.path.dirname(path), KEPT)
 
 
 def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     """Download one file, or the rest of it, or wait for another process that does. sha256, size (bytes): "" and 0 if
     they are not known. Raises UserError."""
-    with explaining(url), new_session() as session:
-        length = length_of(session, url, size)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with locked(path, f"waiting for another program, which downloads {path} ..."):
-            if os.path.isfile(path):  # the other program has
-                return
-            receive(session, url, f"{path}.part", length)
-            finish(url, path, sha256)
-
-
-@contextlib.contextmanager
-def explaining(url: str) -> Iterator[None]:
-    """Turn errors of the network and of the disk into a UserError. requests' errors are OSErrors; a ValueError comes of
-    headers that make no sense."""
     try:
-        yield
-    except (OSError, ValueError) as error:
+        with new_session() as session:
+            length = length_of(session, url, size)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with locked(path, f"waiting for another program, which downloads {path} ..."):
+                if not os.path.isfile(path):  # the other program has not
+                    receive(session, url, f"{path}.part", length)
+                    finish(url, path, sha256)
+    except (OSError, ValueError) as error:  # requests' are OSErrors; a ValueError comes of headers that make no sense
         cause = getattr(error.args[0], "reason", error) if error.args else error  # urllib3's, the last of its tries
         advice = certificate_advice(cause) or f": {HINT}"
         raise UserError(f"cannot download {url} ({first_line(cause)}){advice}") from None
 
 
-@contextlib.contextmanager
-def new_session() -> Iterator[Any]:
-    """Give a requests.Session that repeats a request, and takes no web page for a file."""
+def new_session() -> Any:
+    """Return a requests.Session that repeats a request, and takes no web page for a file."""
     import requests
     from urllib3 import Retry
 
     trust_certificates()
-    with requests.Session() as session:
-        session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
-        session.hooks["response"] = [check]
-        for adapter in session.adapters.values():
-            adapter.max_retries = Retry(**RETRIES)  # type: ignore[attr-defined]
-        yield session
+    session = requests.Session()
+    session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
+    session.hooks["response"] = [check]
+    for adapter in session.adapters.values():
+        adapter.max_retries = Retry(**RETRIES)  # type: ignore[attr-defined]
+    return session
 
 
 def check(answer: Any, **how: Any) -> None:
@@ -152,22 +132,17 @@ def write(answer: Any, part: str, begin: int, length: int) -> None:
 
 
 def finish(url: str, path: str, sha256: str) -> None:
-    """Give a file that has arrived its name, and note its sha256. Raises UserError if that is wrong."""
+    """Give a file that has arrived its name, and note its sha256 in SHA256SUMS, in the place of an older one. Raises
+    UserError if it is wrong."""
     part = f"{path}.part"
     received = hashlib.sha256(mapped(part).content).hexdigest()
     if sha256 not in ("", received):
         os.remove(part)
         raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
-    note_sum(Path(path), received)
-    os.replace(part, path)
-
-
-def note_sum(path: Path, sha256: str) -> None:
-    """Write the sha256 of a file to SHA256SUMS beside it, in the place of an older one."""
-    sums = path.with_name("SHA256SUMS")
-    others = ""
-    if sums.is_file():
-        text = sums.read_text(encoding="utf-8", errors="replace")
-        others = re.sub(f".*  {re.escape(path.name)}\n", "", text)
+    folder, name = os.path.split(path)
+    sums = Path(folder, "SHA256SUMS")
+    noted = sums.read_text(encoding="utf-8", errors="replace") if sums.is_file() else ""
+    others = re.sub(f".*  {re.escape(name)}\n", "", noted)
     with replacing(sums) as unfinished:
-        Path(unfinished).write_text(f"{others}{sha256}  {path.name}\n", encoding="utf-8")
+        Path(unfinished).write_text(f"{others}{received}  {name}\n", encoding="utf-8")
+    os.replace(part, path)

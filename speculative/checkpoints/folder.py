@@ -11,9 +11,8 @@ from typing import NamedTuple
 from speculative.checkpoints import openai
 from speculative.checkpoints.config import read_object
 from speculative.checkpoints.disk import bad_file
-from speculative.checkpoints.forms import OPENAI_VOCABULARY, SAFETENSORS, SETTINGS, SHARDS, VOCABULARIES
+from speculative.checkpoints.forms import OPENAI_VOCABULARY, SAFETENSORS, SHARDS, VOCABULARIES
 from speculative.checkpoints.official import TF_ENDS, TF_PREFIX
-from speculative.checkpoints.padded import small_folder
 
 
 class Checkpoint(NamedTuple):
@@ -24,46 +23,47 @@ class Checkpoint(NamedTuple):
     settings: str
     vocabulary: Sequence[str]
     weights: Sequence[str]
+    small: str | None  # the folder of the model that this one is padded from, which has the weights: see padded.py
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def missing(self, weights: bool = True) -> dict[str, list[str]]:
+    def missing(self, weights: bool = True) -> dict:
         """Return the files that the folder lacks, by what they hold. weights=False: without those of the weights."""
-        missing = {"settings": self.absent([self.settings]), "tokens": self.absent(self.vocabulary)}
-        if weights:
-            missing["weights"] = self.absent(self.weights)
-        return {what: names for what, names in missing.items() if names}
-
-    def absent(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if not os.path.isfile(self.path(name))]
+        needed = {"settings": [self.settings], "tokens": self.vocabulary, "weights": self.weights if weights else []}
+        missing = {}
+        for what, names in needed.items():
+            absent = [name for name in names if not os.path.isfile(self.path(name))]
+            if absent:
+                missing[what] = absent
+        return missing
 
 
 def look(folder: str) -> Checkpoint:
-    """Look once at a folder, which may not exist."""
+    """Look once at a folder, which may not exist. Raises UserError."""
     names = names_in(folder)
-    settings = next((name for name in SETTINGS if name in names), SETTINGS[-1])
+    settings = "config.json" if "config.json" in names else "hparams.json"
+    small = small_folder(folder, settings)
     weights = weights_of(folder, names)
-    small = padded_from(os.path.join(folder, settings))
     if small:
         weights = [os.path.join(small, name) for name in weights_of(small, names_in(small))]
-    return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights)
+    return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights, small)
 
 
 def names_in(folder: str) -> set[str]:
     return {*os.listdir(folder)} if os.path.isdir(folder) else set()
 
 
-def is_padded(folder: str) -> bool:
-    """Return True for a model whose weights are computed as they are read, from those of a smaller one."""
-    files = look(folder)
-    return padded_from(files.path(files.settings)) is not None
+def small_folder(folder: str, settings: str) -> str | None:
+    """Return the folder beside this one that the settings name as padded_from, or None. Raises UserError."""
+    path = os.path.join(folder, settings)
+    name = read_object(path).get("padded_from") if os.path.isfile(path) else None
+    return os.path.join(os.path.dirname(os.path.abspath(folder)), name) if is_name(name) else None
 
 
-def padded_from(settings: str) -> str | None:
-    """Return the folder of the model that has the weights, if the settings say that it is another one. Raises
-    UserError."""
-    return small_folder(os.path.dirname(settings), read_object(settings)) if os.path.isfile(settings) else None
+def is_name(name: object) -> bool:
+    """Return True for the name of a file or folder that leads nowhere else."""
+    return isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
 
 
 def vocabulary_of(names: set[str], settings: str) -> Sequence[str]:
@@ -89,10 +89,6 @@ def shards_of_index(path: str) -> list[str]:
     """Return the names of the shards in model.safetensors.index.json: others are of another save. Raises UserError."""
     weight_map = read_object(path).get("weight_map")
     names = weight_map.values() if isinstance(weight_map, dict) else ()
-    if not names or not all(map(is_shard, names)):
+    if not names or not all(is_name(name) and name.endswith(".safetensors") for name in names):
         raise bad_file(path, "its weight_map should name a .safetensors file of this folder for each tensor")
     return sorted(set(names))
-
-
-def is_shard(name: object) -> bool:
-    return isinstance(name, str) and bool(re.fullmatch(r"\w[\w.-]*\.safetensors", name))

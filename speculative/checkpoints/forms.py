@@ -2,7 +2,6 @@
 
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
 
-SETTINGS = ("config.json", "hparams.json")
 OPENAI_VOCABULARY = ("encoder.json", "vocab.bpe")
 VOCABULARIES = (OPENAI_VOCABULARY, ("tokenizer.json",), ("vocab.json", "merges.txt"))
 OPTIONAL = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json")
@@ -11,5 +10,5 @@ SHARDS = "model.safetensors.index.json"  # names the files that belong together
 USUAL_WEIGHTS = ([SAFETENSORS], [TF_INDEX, TF_DATA])
 
 # The files of the hub that are read here.
-SMALL_NAMES = [*SETTINGS, *OPTIONAL, *(name for form in VOCABULARIES for name in form)]
+SMALL_NAMES = ["config.json", "hparams.json", *OPTIONAL, *(name for form in VOCABULARIES for name in form)]
 WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]

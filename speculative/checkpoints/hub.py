@@ -9,7 +9,7 @@ from typing import Any
 
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.forms import SMALL_NAMES, WEIGHT_NAMES
-from speculative.checkpoints.network import announce, certificate_advice, trust_certificates
+from speculative.checkpoints.internet import announce, certificate_advice, trust_certificates
 from speculative.support.errors import UserError
 
 KEPT = "Ctrl-C keeps the files that are complete"
@@ -35,27 +35,22 @@ def check_sizes(name: str, folder: str) -> None:
         return
     for file in listed:
         path = os.path.join(folder, file.path)
-        if os.path.isfile(path) and os.path.getsize(path) < file.size:
-            raise bad_file(path, f"has {os.path.getsize(path):,} bytes of {file.size:,}")
+        n_bytes = os.path.getsize(path) if os.path.isfile(path) else file.size
+        if n_bytes < file.size:
+            raise bad_file(path, f"has {n_bytes:,} bytes of {file.size:,}")
 
 
 def download(name: str, weights: bool) -> str:
     """Download what the cache lacks of a model's newest version -> its folder. weights=False: only the small files.
     Raises UserError."""
-    patterns = [*SMALL_NAMES, *WEIGHT_NAMES] if weights else SMALL_NAMES
-    if weights:
-        announce_download(name, patterns)
-    return ask("snapshot_download", name, allow_patterns=patterns)
-
-
-def announce_download(name: str, patterns: list[str]) -> None:
-    """Print a line about the files that the cache lacks. Raises UserError if they do not fit on the disk."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    files = ask("snapshot_download", name, allow_patterns=patterns, dry_run=True)
-    n_bytes = sum(file.file_size or 0 for file in files if file.will_download)
-    if n_bytes:
-        announce(name, n_bytes, HF_HUB_CACHE, KEPT)
+    patterns = SMALL_NAMES
+    if weights:
+        patterns = [*SMALL_NAMES, *WEIGHT_NAMES]
+        files = ask("snapshot_download", name, allow_patterns=patterns, dry_run=True)
+        announce(name, sum(file.file_size or 0 for file in files if file.will_download), HF_HUB_CACHE, KEPT)
+    return ask("snapshot_download", name, allow_patterns=patterns)
 
 
 def names_of_files(name: str) -> set[str]:

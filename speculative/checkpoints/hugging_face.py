@@ -10,12 +10,13 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from operator import index as natural
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.checkpoints.disk import MappedFile, bad_file, mapped
-from speculative.checkpoints.tensors import N_BYTES, Tensor, array_of
+from speculative.checkpoints.tensors import N_BYTES, Index, Tensor, array_of
 from speculative.support.errors import first_line
 from speculative.support.terminal import one_line
 
@@ -23,52 +24,52 @@ from speculative.support.terminal import one_line
 HEADS = r"(?!lm_head/)(\w*heads?\d?|score|classifier|qa_outputs)/"
 MASKS = r"/attn/(masked_)?b$"  # the causal mask of each block, h.0.attn.bias, which some files also hold
 TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+RENAMED = [
+    (r"^((module|_orig_mod|transformer)\.)+", ""),  # PyTorch's wrappers of a model put their names in front
+    (r"^h\.(\d+)", r"h\1"),
+    (r"(ln_\w)\.weight$", r"\1.g"),
+    (r"^(wte|wpe)\.weight$", r"\1"),
+    (r"\bweight$", "w"),
+    (r"bias$", "b"),
+    (r"\.", "/"),
+]
 
 
-def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
-    """Return {OpenAI's name: Tensor} of the files of one model. Raises UserError."""
-    tensors: dict[str, Tensor] = {}
+def read_index(paths: Sequence[str]) -> Index:
+    """Return {OpenAI's name: Tensor} of the files of one model, without what no logits depend on, of which a line names
+    the heads of a training run. Raises UserError."""
+    tensors: Index = {}
+    heads = set()
     for path in paths:
         for stored, tensor in read_file(path).tensors.items():
             name = openai_name(stored)
             if name in tensors:
                 other = tensors[name].path
                 raise bad_file(path, f"tensor {one_line(name)!r:.100} is there twice, or in {other} too")
-            tensors[name] = tensor
-    return without_output_matrix(without_heads(tensors, paths[0]))
-
-
-def without_heads(tensors: dict[str, Tensor], path: str) -> dict[str, Tensor]:
-    """Leave out what no logits depend on, with a line about the heads of a training run."""
-    heads = set()
-    others = {}
-    for name, tensor in tensors.items():
-        if re.match(HEADS, name):
-            heads.add(name.partition("/")[0])
-        elif not re.search(MASKS, name):
-            others[name] = tensor
+            if re.match(HEADS, name):
+                heads.add(name.partition("/")[0])
+            elif not re.search(MASKS, name):
+                tensors[name] = tensor
     if heads:
         named = one_line(", ".join(sorted(heads)))
-        print(f"{path}: left out, since the text does not depend on it: {named}", file=sys.stderr)
-    return others
-
-
-def without_output_matrix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out lm_head, GPT-2's output matrix: some files hold wte once more under that name, or under that name
-    alone. Raises UserError if it is another matrix."""
-    lm_head = tensors.pop("lm_head/w", None)
-    if lm_head is None:
-        return tensors
-    wte = tensors.setdefault("wte", lm_head)
-    is_equal = lm_head.shape == wte.shape and np.array_equal(array_of(lm_head, "lm_head"), array_of(wte, "wte"))
-    if not is_equal:
-        raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
+        print(f"{paths[0]}: left out, since the text does not depend on it: {named}", file=sys.stderr)
+    leave_out_output_matrix(tensors)
     return tensors
 
 
+def leave_out_output_matrix(tensors: Index) -> None:
+    """Leave out lm_head, GPT-2's output matrix: some files hold wte once more under that name, or under that name
+    alone. Raises UserError if it is another matrix."""
+    if "lm_head/w" in tensors:
+        lm_head = tensors.pop("lm_head/w")
+        wte = tensors.setdefault("wte", lm_head)
+        if not np.array_equal(array_of(lm_head, "lm_head"), array_of(wte, "wte")):
+            raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
+
+
 class SafetensorsFile(NamedTuple):
-    tensors: dict[str, Tensor]  # by their names in the file
-    metadata: dict[str, str]
+    tensors: Index  # by their names in the file
+    metadata: dict
 
 
 def read_file(path: str) -> SafetensorsFile:
@@ -85,41 +86,27 @@ def read_file(path: str) -> SafetensorsFile:
     return SafetensorsFile(tensors, metadata)
 
 
-def tensor_of(file: MappedFile, start: int, about: dict[str, Any]) -> Tensor:
-    """Return a tensor as the header describes it. start: the byte after the header. Raises ValueError."""
+def tensor_of(file: MappedFile, start: int, about: dict) -> Tensor:
+    """Return a tensor as the header describes it. start: the byte after the header. Raises ValueError, TypeError."""
     begin, end = map(natural, about["data_offsets"])
     shape = tuple(map(natural, about["shape"]))
     stored = str(about["dtype"])
-    dtype = TYPES.get(stored, stored)
-    tensor = Tensor(file, dtype, shape, start + begin)
     n_bytes = end - begin
-    if dtype in N_BYTES and tensor.n_bytes != n_bytes:
-        raise ValueError(f"a shape {shape} of {dtype} in {n_bytes} bytes")
+    tensor = Tensor(file, TYPES.get(stored, stored), shape, start + begin)
+    if tensor.dtype in N_BYTES and tensor.n_bytes != n_bytes:
+        raise ValueError(f"a shape {shape} of {stored} in {n_bytes} bytes")
     return tensor
 
 
-def natural(n: Any) -> int:
-    if type(n) is not int or n < 0:
-        raise ValueError(f"{n!r:.50} in place of a number of bytes or a width")
-    return n
-
-
-def check_places(places: list[Any], n_bytes: int) -> None:
-    """Raise ValueError if the tensors do not fill the n_bytes after the header."""
-    filled = 0
-    for begin, end in sorted(places):
-        if begin != filled:
-            raise ValueError(f"a tensor begins at byte {begin}, and another ends at {filled}")
-        filled = end
-    if filled != n_bytes:
-        raise ValueError(f"its tensors take {filled} bytes, and it has {n_bytes}")
+def check_places(places: list, n_bytes: int) -> None:
+    """Raise ValueError if the tensors, each from a byte to another, do not fill the n_bytes after the header."""
+    begins, ends = zip(*sorted(places), strict=True)
+    if [*begins, n_bytes] != [0, *ends]:
+        raise ValueError(f"its tensors do not fill its {n_bytes} bytes without a gap")
 
 
 def openai_name(name: str) -> str:
-    """ "transformer.h.0.ln_1.weight" -> "h0/ln_1/g". PyTorch's wrappers of a model put their names in front."""
-    name = re.sub(r"^((module|_orig_mod|transformer)\.)+", "", name)
-    name = re.sub(r"^h\.(\d+)", r"h\1", name)
-    name = re.sub(r"(ln_\w)\.weight$", r"\1.g", name)
-    name = re.sub(r"^(wte|wpe)\.weight$", r"\1", name)
-    name = re.sub(r"bias$", "b", name)
-    return re.sub(r"\bweight$", "w", name).replace(".", "/")
+    """ "transformer.h.0.ln_1.weight" -> "h0/ln_1/g"."""
+    for theirs, ours in RENAMED:
+        name = re.sub(theirs, ours, name)
+    return name

@@ -6,11 +6,9 @@ A file that does not fit is refused in a line that names it.
 import filecmp
 import os
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
-
-import numpy as np
 
 from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import hub, hugging_face, openai
@@ -22,7 +20,7 @@ from speculative.checkpoints.folder import Checkpoint, look
 from speculative.checkpoints.forms import OPENAI_VOCABULARY, USUAL_WEIGHTS
 from speculative.checkpoints.names import is_of_hub, is_path, local_folder, model
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES
-from speculative.checkpoints.padded import Padding, build_padded, small_folder
+from speculative.checkpoints.padded import Padding, build_padded
 from speculative.checkpoints.tensors import build_params
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.support.errors import UserError
@@ -49,13 +47,13 @@ def load_encoder_and_hparams(folder: str, other: tuple[str, Encoder] | None = No
 
 
 def has_equal_vocabulary(folder: str, other: str) -> bool:
-    equal, _, _ = filecmp.cmpfiles(folder, other, OPENAI_VOCABULARY, shallow=False)
+    equal, *_ = filecmp.cmpfiles(folder, other, OPENAI_VOCABULARY, shallow=False)
     return equal == [*OPENAI_VOCABULARY]
 
 
 def read_openai_encoder(folder: str) -> Encoder:
     try:
-        return get_encoder(os.path.basename(folder), os.path.dirname(folder))
+        return get_encoder(folder, "")
     except ValueError as error:  # "PATH: FAULT"
         raise bad_file(*str(error).split(": ", 1)) from None
 
@@ -63,8 +61,8 @@ def read_openai_encoder(folder: str) -> Encoder:
 def load_params(
     folder: str,
     hparams: dict,
-    convert: Callable[[str, np.ndarray], Any] = lambda name, array: array,
-    progress: Callable[[int], object] = lambda n_bytes: None,
+    convert: Callable = lambda name, array: array,
+    progress: Callable = lambda n_bytes: None,
 ) -> dict:
     """Read the weights of a complete folder, in whichever form it holds them -> what gpt2.gpt2 takes.
 
@@ -73,13 +71,13 @@ def load_params(
     files = look(folder)
     read_index = openai.read_index if files.weights[0].endswith(".index") else hugging_face.read_index
     index = read_index([files.path(name) for name in files.weights])
-    config = read_config(files.path(files.settings))
-    small = small_folder(folder, config)
-    if not small:
+    if not files.small:
+        config = read_config(files.path(files.settings))
         return build_params(index, hparams, absorb(config, convert), progress)
-    old = load_hparams(os.path.join(small, look(small).settings))
-    tensors: dict[str, np.ndarray] = {}
-    build_params(index, old, tensors.setdefault, lambda n_bytes: None)
+    small = look(files.small)
+    old = load_hparams(small.path(small.settings))
+    tensors: dict = {}
+    build_params(index, old, tensors.setdefault)
     return build_padded(Padding(old, hparams), tensors, convert, progress)
 
 
@@ -101,12 +99,13 @@ def complete_folder(
     if is_of_hub(name, models_dir):
         return folder_of_hub(name, models_dir, weights, refresh)
     files = look(local)
-    if name not in MODEL_SIZES:
-        check_complete(files, name, models_dir)  # it is not downloaded, so it has to be whole
-    elif files.missing(weights):
-        if files.weights not in USUAL_WEIGHTS or has_own_weights(local, files.names):
-            check_complete(files, name, models_dir, weights)
-        download_gpt2_files(name, local, source, weights)
+    is_official = name in MODEL_SIZES
+    missing = files.missing(weights or not is_official)  # another model is not downloaded, so it has to be whole
+    if not missing:
+        return local
+    if not is_official or files.weights not in USUAL_WEIGHTS or has_own_weights(local, files.names):
+        raise lacking(missing, files, name, models_dir)
+    download_gpt2_files(name, local, source, weights)
     return local
 
 
@@ -127,9 +126,9 @@ def folder_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> s
     if folder is None or look(folder).missing(weights):
         folder = hub.download(name, weights)
     files = look(folder)
-    if files.missing(weights):
-        files = files._replace(names=hub.names_of_files(name))
-        check_complete(files, name, models_dir, weights)
+    missing = files.missing(weights)
+    if missing:
+        raise lacking(missing, files._replace(names=hub.names_of_files(name)), name, models_dir)
     return folder
 
 
@@ -141,20 +140,16 @@ def check_path(name: str, local: str) -> None:
         raise UserError(f"{local} does not exist: give the folder of a model{broken_link(local)}")
 
 
-def check_complete(files: Checkpoint, name: str, models_dir: str, weights: bool = True) -> None:
-    """Raise UserError if a folder lacks files, with what would help."""
-    missing = files.missing(weights)
-    absent = [file for names in missing.values() for file in names]
-    if not absent:
-        return
-    names = files.names.difference(absent)  # a name that is no file
-    if names:
-        local = local_folder(name, models_dir)
-        help = advice(missing, names, local if files.folder == local else name, local)
-    else:
-        help = unknown_model(name, models_dir)
+def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> UserError:
+    """Return the error of a folder that lacks files, with what would help. missing: of Checkpoint.missing."""
+    absent = [*chain(*missing.values())]
     links = "".join(broken_link(files.path(file)) for file in absent)
-    raise UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {help}")
+    names = files.names.difference(absent)  # a name that is no file
+    local = local_folder(name, models_dir)
+    help = unknown_model(name, models_dir)
+    if names:
+        help = advice(missing, names, local if files.folder == local else name, local)
+    return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {help}")
 
 
 def unknown_model(name: str, models_dir: str) -> str:

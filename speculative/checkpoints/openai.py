@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from speculative.checkpoints.disk import MappedFile, bad_file, mapped
 from speculative.checkpoints.official import TF_ENDS
-from speculative.checkpoints.tensors import Tensor, build_params, masked_crc32c
+from speculative.checkpoints.tensors import Index, Tensor, build_params, masked_crc32c
 from speculative.support.files import naming
 
 FOOTER = 48  # bytes at the end of the index: the places of its blocks
@@ -25,8 +24,7 @@ TYPES = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}  # TensorFlo
 
 def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
     """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
-    index = read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS])
-    return build_params(index, hparams, lambda name, array: array, lambda n_bytes: None)
+    return build_params(read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams)
 
 
 def latest_checkpoint(folder: str) -> str:
@@ -38,15 +36,15 @@ def latest_checkpoint(folder: str) -> str:
     return named[2] if named else ""
 
 
-def read_index(paths: Sequence[str]) -> dict[str, Tensor]:
+def read_index(paths: Sequence[str]) -> Index:
     """Return {name: Tensor}, the names without "model/". Raises UserError if the index is damaged."""
     path, data_path = paths
     data = mapped(data_path)
     tensors = {}
     for key, value in read_table(path):
-        # Outside of model/ a training run keeps its own numbers, the optimizer's for example.
-        if key.startswith(b"model/"):
-            tensors[key.decode().removeprefix("model/")] = tensor_of(data, value)
+        folder, _, name = key.decode().partition("/")
+        if folder == "model":  # outside of it a training run keeps its own numbers, the optimizer's for example
+            tensors[name] = tensor_of(data, value)
     return tensors
 
 
@@ -59,7 +57,7 @@ def tensor_of(data: MappedFile, message: bytes) -> Tensor:
     return Tensor(data, dtype, shape, entry.get(4, 0), entry[6])
 
 
-def read_table(path: str) -> Iterator[tuple[bytes, bytes]]:
+def read_table(path: str) -> Iterator[tuple]:
     """Yield the (key, value)s of a table of one block. TensorFlow's blocks have up to 256 KB; a GPT-2 needs 20."""
     block = read_block(path)
     f = BytesIO(block)
@@ -79,10 +77,7 @@ def read_block(path: str) -> bytes:
     compressed (these are not), and the CRC32C of all that.
     """
     table = mapped(path).content[:]
-    try:
-        end = varint(BytesIO(table[-FOOTER:]))  # the footer begins with the place of the block that follows
-    except ValueError:  # the file is cut
-        end = 0
+    end = varint(BytesIO(table[-FOOTER:]))  # the footer begins with the place of the block that follows
     checksum = number_of(table[end - 4 : end])
     if masked_crc32c(table[: end - 4]) != checksum:
         raise bad_file(path, "damaged")
@@ -90,7 +85,7 @@ def read_block(path: str) -> bytes:
     return table[: end - 9 - 4 * n_places]
 
 
-def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def fields(message: bytes) -> Iterator[tuple]:
     """Yield the (number, value) of each field of a protocol buffer; a value is an int or bytes."""
     f = BytesIO(message)
     while f.tell() < len(message):
@@ -108,6 +103,6 @@ def number_of(content: bytes) -> int:
 
 
 def varint(f: BytesIO) -> int:
-    """Read a number of 7 bits a byte, the lowest first."""
-    [byte] = f.read(1)
+    """Read a number of 7 bits a byte, the lowest first; 0 at the end of a file that was cut."""
+    byte = number_of(f.read(1))
     return byte if byte < 128 else byte - 128 + 128 * varint(f)

@@ -10,16 +10,18 @@ import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.checkpoints.advice import advice_on_tensors
 from speculative.checkpoints.crc32c import crc32c, warn_about
-from speculative.checkpoints.disk import MappedFile, Note, bad_file, check_unchanged
+from speculative.checkpoints.disk import MappedFile, Note, bad_file, state_of
+from speculative.support.errors import UserError
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
-Shapes = dict[str, tuple[int, ...]]  # of tensors by name
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]  # of tensors by name
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
@@ -28,7 +30,7 @@ class Tensor(NamedTuple):
 
     file: MappedFile
     dtype: str  # one of N_BYTES
-    shape: tuple[int, ...]
+    shape: Shape
     begin: int  # byte of the file
     crc32c: int | None = None  # masked, as TensorFlow stores it; None if the format has none
 
@@ -39,6 +41,9 @@ class Tensor(NamedTuple):
     @property
     def n_bytes(self) -> int:
         return math.prod(self.shape) * N_BYTES[self.dtype]
+
+
+Index = dict[str, Tensor]
 
 
 def masked_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
@@ -56,8 +61,8 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
     is_checked: an earlier run found its CRC32C right and its numbers finite.
     """
     content = content_of(tensor, name)
-    if not is_checked:
-        check_crc32c(tensor, name, content)
+    if not is_checked and tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
+        raise bad_file(tensor.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
     with np.errstate(over="ignore", invalid="ignore"):
         array = as_float32(content, tensor.dtype)
         if not is_checked and not is_finite(array):  # rounding would hide it: an int8 weight is a number in any case
@@ -67,18 +72,12 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
 
 def content_of(tensor: Tensor, name: str) -> np.ndarray:  # -> uint8 [n_bytes]
     """Return the bytes of a tensor. Raises UserError for another type, and for a file that is cut."""
-    file, begin = tensor.file, tensor.begin
     if tensor.dtype not in N_BYTES:
-        raise bad_file(file.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
-    n_bytes = tensor.n_bytes
-    if begin + n_bytes > len(file.content):
-        raise bad_file(file.path, f"it ends before tensor {name} does")
-    return np.frombuffer(file.content, np.uint8, n_bytes, begin)
-
-
-def check_crc32c(tensor: Tensor, name: str, content: np.ndarray) -> None:
-    if tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
-        raise bad_file(tensor.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
+    content = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin :][: tensor.n_bytes]
+    if len(content) < tensor.n_bytes:
+        raise bad_file(tensor.path, f"it ends before tensor {name} does")
+    return content
 
 
 def as_float32(content: np.ndarray, dtype: str) -> np.ndarray:  # uint8 [n_bytes] -> float32 [n]
@@ -106,31 +105,26 @@ def forget_pages(tensor: Tensor) -> None:
 def checkpoint_shapes(hparams: dict) -> Shapes:
     """Return {name: shape} of every parameter."""
     n = hparams["n_embd"]
-    block = block_shapes(n, hparams.get("n_inner", 4 * n))
-    shapes: Shapes = {}
-    shapes["wte"] = (hparams["n_vocab"], n)
-    shapes["wpe"] = (hparams["n_ctx"], n)
-    for i in range(hparams["n_layer"]):
-        for name in block:
-            shapes[f"h{i}/{name}"] = block[name]
-    shapes["ln_f/g"] = (n,)
-    shapes["ln_f/b"] = (n,)
-    return shapes
-
-
-def block_shapes(n: int, n_inner: int) -> Shapes:
-    """Return {name: shape} of the parameters of one layer. n: n_embd."""
-    matrices = {
-        "attn/c_attn": (n, 3 * n),
-        "attn/c_proj": (n, n),
-        "mlp/c_fc": (n, n_inner),
-        "mlp/c_proj": (n_inner, n),
+    n_inner = hparams.get("n_inner", 4 * n)
+    block: Shapes = {
+        "ln_1/g": (n,),
+        "ln_1/b": (n,),
+        "ln_2/g": (n,),
+        "ln_2/b": (n,),
+        "attn/c_attn/w": (n, 3 * n),
+        "attn/c_attn/b": (3 * n,),
+        "attn/c_proj/w": (n, n),
+        "attn/c_proj/b": (n,),
+        "mlp/c_fc/w": (n, n_inner),
+        "mlp/c_fc/b": (n_inner,),
+        "mlp/c_proj/w": (n_inner, n),
+        "mlp/c_proj/b": (n,),
     }
-    shapes: Shapes = {"ln_1/g": (n,), "ln_1/b": (n,), "ln_2/g": (n,), "ln_2/b": (n,)}
-    for name, shape in matrices.items():
-        shapes[f"{name}/w"] = shape
-        shapes[f"{name}/b"] = shape[1:]
-    return shapes
+    shapes: Shapes = {"wte": (hparams["n_vocab"], n), "wpe": (hparams["n_ctx"], n)}
+    for i in range(hparams["n_layer"]):
+        for name, shape in block.items():
+            shapes[f"h{i}/{name}"] = shape
+    return shapes | {"ln_f/g": (n,), "ln_f/b": (n,)}
 
 
 def parameter_count(hparams: dict) -> int:
@@ -138,7 +132,12 @@ def parameter_count(hparams: dict) -> int:
     return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
 
 
-def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, progress: Callable) -> dict:
+def build_params(
+    index: Index,
+    hparams: dict,
+    convert: Callable = lambda name, array: array,
+    progress: Callable = lambda n_bytes: None,
+) -> dict:
     """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
     convert("h0/attn/c_attn/w", array), for example, is called for each tensor, in several threads, and its result takes
@@ -148,12 +147,12 @@ def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, pro
     shapes = checkpoint_shapes(hparams)
     check_names(index, shapes)
     check_shapes(index, shapes)
-    note = Note(index_without_contents(index))
+    note = Note(sorted(index.items()))
     is_checked = note.exists()
     if not is_checked:
         warn_about(sum(tensor.n_bytes for tensor in index.values() if tensor.crc32c is not None))
 
-    def converted(name: str) -> Any:
+    def converted(name):
         tensor = index[name]
         array = array_of(tensor, name, is_checked).reshape(shapes[name])
         value = convert(name, array)
@@ -163,13 +162,15 @@ def build_params(index: dict[str, Tensor], hparams: dict, convert: Callable, pro
         return value
 
     values = by_threads(converted, shapes, progress)
-    check_unchanged({tensor.path: tensor.file for tensor in index.values()}.values())
+    for path, state in {(tensor.path, tensor.file.state) for tensor in index.values()}:
+        if state_of(path) != state:
+            raise UserError(f"{path}: changed while it was read")
     if not is_checked:
         note.write()
     return nested(values)
 
 
-def by_threads(function: Callable, shapes: Shapes, progress: Callable) -> dict[str, Any]:
+def by_threads(function: Callable, shapes: Shapes, progress: Callable) -> dict:
     """Return {name: function(name)} of all parameters, computed by several threads. progress(n_bytes) is called after
     each."""
     values = {}
@@ -180,7 +181,7 @@ def by_threads(function: Callable, shapes: Shapes, progress: Callable) -> dict[s
     return values
 
 
-def check_names(index: dict[str, Tensor], shapes: Shapes) -> None:
+def check_names(index: Index, shapes: Shapes) -> None:
     """Raise UserError if the checkpoint lacks a parameter, or holds another tensor."""
     names = {name for name in index if not is_of_optimizer(name, index[name], shapes)}
     unlike = sorted(shapes.keys() ^ names)
@@ -197,7 +198,7 @@ def is_of_optimizer(name: str, tensor: Tensor, shapes: Shapes) -> bool:
     return not tensor.shape or name.rpartition("/")[0] in shapes
 
 
-def check_shapes(index: dict[str, Tensor], shapes: Shapes) -> None:
+def check_shapes(index: Index, shapes: Shapes) -> None:
     """Raise UserError for a tensor of another shape. OpenAI's matrices are those of a convolution of width 1: they have
     one more axis, in front."""
     for name, shape in shapes.items():
@@ -205,21 +206,12 @@ def check_shapes(index: dict[str, Tensor], shapes: Shapes) -> None:
         if tensor.shape in (shape, (1, *shape)):
             continue
         hint = " (transposed, as in nanoGPT's checkpoints)" if tensor.shape == shape[::-1] else ""
-        fault = f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings"
-        raise bad_file(tensor.path, fault)
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings")
 
 
-def index_without_contents(index: dict[str, Tensor]) -> list[tuple]:
-    """Return all that decides what the tensors are: their places, and the states of their files."""
-    about = []
-    for name, (file, *place) in sorted(index.items()):
-        about.append((name, *place, os.path.abspath(file.path), file.state))
-    return about
-
-
-def nested(values: dict[str, Any]) -> dict:
+def nested(values: dict) -> dict:
     """{"h0/ln_1/g": value, ...} -> {"blocks": [{"ln_1": {"g": value}}, ...], ...}, as gpt2.gpt2 takes it."""
-    params: dict[str, Any] = {}
+    params: dict = {}
     for name, value in values.items():
         *keys, last = name.split("/")
         inner = params

@@ -9,12 +9,11 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from threading import Lock
 from typing import Any, NamedTuple
 
-from speculative.blog.encoder import BYTE_TO_CHAR, CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
+from speculative.blog.encoder import CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
 from speculative.checkpoints.config import read_object
 from speculative.checkpoints.disk import bad_file
 from speculative.support.errors import UserError, first_line
@@ -51,14 +50,12 @@ class LibraryEncoder(Encoder):
         self.id_to_bytes = dict.fromkeys(range(n_vocab), b"")
         for token, i in vocab.items():
             self.id_to_bytes[i] = to_bytes(token)
-        self.added = set()
-        for i, added in tokenizer.get_added_tokens_decoder().items():
-            if i < n_vocab:
-                self.added.add(i)
-                self.id_to_bytes[i] = added.content.encode()
+        self.added = tokenizer.get_added_tokens_decoder().keys() & self.id_to_bytes.keys()
+        for i in self.added:
+            self.id_to_bytes[i] = tokenizer.id_to_token(i).encode()
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
         self.merges = ranked(pairs, vocab)
-        self.lacking = {byte for byte, char in BYTE_TO_CHAR.items() if char not in vocab}
+        self.lacking = {byte for char, byte in CHAR_TO_BYTE.items() if char not in vocab}
         self.said: set[str] = set()  # characters that were left out
 
     def encode(self, text, allowed_special=False):
@@ -70,27 +67,22 @@ class LibraryEncoder(Encoder):
         if allowed_special and self.eot >= 0 and END_OF_TEXT.encode() not in self.id_to_bytes.values():
             text = text.replace(END_OF_TEXT, self.tokenizer.id_to_token(self.eot))
         try:
-            ids = without_panic(self.tokenizer.encode, text).ids
+            with without_panic():
+                ids = self.tokenizer.encode(text).ids
         except ValueError as error:
             raise UserError(f"{self.path}: the text cannot be encoded ({first_line(error)})") from None
-        self.check_ids(ids)
-        self.say_what_is_unseen(text, ids)
-        return ids
-
-    def check_ids(self, ids: list[int]) -> None:
         for i in ids:
             if i >= self.n_vocab:
                 token = self.tokenizer.id_to_token(i)
                 raise UserError(f"the text has the token {token!r}, and the model only the ids below {self.n_vocab}")
+        self.say_what_is_unseen(text, ids)
+        return ids
 
     def say_what_is_unseen(self, text: str, ids: list[int]) -> None:
-        """Print the characters of a text for which the vocabulary lacks bytes. An added token may hold them all the
-        same."""
-        left_out = [char for char in dict.fromkeys(text) if self.lacking.intersection(char.encode())]
-        if not left_out:
-            return
-        there = self.decode(ids)
-        new = [char for char in left_out if char not in there and char not in self.said]
+        """Print the characters of a text for which the vocabulary lacks bytes, each once. An added token may hold them
+        all the same."""
+        seen = self.said.union(self.decode(ids))
+        new = [char for char in dict.fromkeys(text) if char not in seen and self.lacking.intersection(char.encode())]
         if new:
             self.said.update(new)
             line = f"the vocabulary has no bytes for these characters, so the model does not see them: {' '.join(new)}"
@@ -107,12 +99,13 @@ def to_bytes(token: str) -> bytes:
 redirecting = taken_at_forks(Lock())
 
 
-def without_panic(function: Callable, *args: Any) -> Any:
-    """Call a function of the library. Raises ValueError in place of the exception by which Rust ends a thread, and
-    without the lines that Rust prints of it."""
+@contextlib.contextmanager
+def without_panic() -> Iterator[None]:
+    """Raise ValueError in place of the exception by which the library ends a thread, without the lines that it prints
+    of it. The body of the `with` calls the library."""
     with redirecting, quiet_if_it_fails():
         try:
-            return function(*args)
+            yield
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # a class that cannot be imported
                 raise
@@ -145,7 +138,6 @@ def quiet_if_it_fails() -> Iterator[None]:
 class TokenizerFiles(NamedTuple):
     """The files of a folder that decide the tokens. Those that are not there are empty."""
 
-    path: str  # of the one that holds the vocabulary
     config: dict  # tokenizer_config.json
     whole: dict  # tokenizer.json
     names: dict  # special_tokens_map.json
@@ -154,35 +146,22 @@ class TokenizerFiles(NamedTuple):
     generation: dict  # generation_config.json
 
     @property
-    def class_name(self) -> str:
-        """The class of transformers that reads the tokenizer. Raises ValueError for one with rules of its own."""
+    def is_gpt2s(self) -> bool:
+        """True if transformers takes the vocabulary and the merges alone. Raises ValueError if the class that reads the
+        tokenizer has rules of its own."""
         name = self.config.get("tokenizer_class") or self.settings.get("tokenizer_class") or GPT2
         name = str(name).removesuffix("Fast")
         if name not in CLASSES:
             raise ValueError(f"its tokenizer_class is {name[:50]}, not {', '.join(CLASSES)}")
-        return name
-
-    @property
-    def is_gpt2s(self) -> bool:
-        """True if transformers takes the vocabulary and the merges alone."""
-        return self.class_name == GPT2 or not self.whole
+        return name == GPT2 or not self.whole
 
 
 def read_files(folder: str) -> TokenizerFiles:
-    def content(name: str) -> dict:
-        path = os.path.join(folder, name)
-        return read_object(path) if os.path.isfile(path) else {}
-
-    whole = content("tokenizer.json")
-    return TokenizerFiles(
-        os.path.join(folder, "tokenizer.json" if whole else "vocab.json"),
-        content("tokenizer_config.json"),
-        whole,
-        content("special_tokens_map.json"),
-        content("added_tokens.json"),
-        content("config.json"),
-        content("generation_config.json"),
-    )
+    contents = []
+    for name in ("tokenizer_config", "tokenizer", "special_tokens_map", "added_tokens", "config", "generation_config"):
+        path = os.path.join(folder, f"{name}.json")
+        contents.append(read_object(path) if os.path.isfile(path) else {})
+    return TokenizerFiles(*contents)
 
 
 def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
@@ -191,20 +170,20 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     The library gives the ids of a text, whatever its settings. The bytes of each id have to be those that it decodes.
     """
     files = read_files(folder)
+    path = os.path.join(folder, "tokenizer.json" if files.whole else "vocab.json")
     try:
-        about = files.whole or from_vocab_and_merges(folder)
-        model = about["model"] | {"dropout": None}
-        check_model(model, n_vocab)
-        tokens = tokens_to_add(files, about["added_tokens"])
-        tokenizer = without_panic(make_tokenizer, files, about, model, tokens)
-        ends = end_tokens(files, tokens.named, tokenizer, n_vocab)
-        encoder = LibraryEncoder(files.path, tokenizer, model, n_vocab, ends)
-        without_panic(check_bytes, encoder, tokenizer)
-        return encoder
-    except UserError:
-        raise
+        with without_panic():
+            about = files.whole or from_vocab_and_merges(folder)
+            model = about["model"] | {"dropout": None}
+            check_model(model, n_vocab)
+            tokens = tokens_to_add(files, about["added_tokens"])
+            tokenizer = make_tokenizer(files, about, model, tokens)
+            ends = end_tokens(files, tokens.named, tokenizer, n_vocab)
+            encoder = LibraryEncoder(path, tokenizer, model, n_vocab, ends)
+            check_bytes(encoder, tokenizer)
+            return encoder
     except Exception as error:  # its kind depends on the fault, and the library raises plain ones
-        raise bad_file(files.path, f"cannot be used as a byte-level BPE ({first_line(error)})") from None
+        raise bad_file(path, f"cannot be used as a byte-level BPE ({first_line(error)})") from None
 
 
 def from_vocab_and_merges(folder: str) -> dict:
@@ -212,7 +191,7 @@ def from_vocab_and_merges(folder: str) -> dict:
     from tokenizers import ByteLevelBPETokenizer
 
     files = [os.path.join(folder, name) for name in ("vocab.json", "merges.txt")]
-    return json.loads(without_panic(ByteLevelBPETokenizer.from_file, *files).to_str())
+    return json.loads(ByteLevelBPETokenizer.from_file(*files).to_str())
 
 
 def check_model(model: dict, n_vocab: int) -> None:
@@ -237,47 +216,36 @@ def check_bytes(encoder: LibraryEncoder, tokenizer: Any) -> None:
 class AddedTokens(NamedTuple):
     """Tokens that no merge makes, as texts or as objects with flags."""
 
-    numbered: list[Any]  # in the order of their ids
-    named: dict[str, Any]  # {"eos_token": "</s>", ...}
+    numbered: list  # in the order of their ids
+    named: dict  # {"eos_token": "</s>", ...}
 
 
 def tokens_to_add(files: TokenizerFiles, in_file: list[dict]) -> AddedTokens:
     """Return the tokens that the files number, and those that they name. in_file: those of tokenizer.json."""
     config, added = files.config, {}
-    if "added_tokens_decoder" not in config:  # a folder of an older version
+    by_id = config.get("added_tokens_decoder")
+    if by_id is None:  # a folder of an older version
         config, added = config | files.names, files.added
-    numbered = numbered_tokens(config, added, in_file)
-    named: dict[str, Any] = {}
-    if files.is_gpt2s:
-        named = dict.fromkeys(NAMED[:3], END_OF_TEXT)
+        by_id = {i: text for text, i in added.items()}
+        by_id |= {token["id"]: token for token in in_file}
+    numbered = [by_id[i] for i in sorted(by_id, key=int)]
+    named = dict.fromkeys(NAMED[:3], END_OF_TEXT) if files.is_gpt2s else {}
     named |= named_tokens(config, added)
     return AddedTokens(numbered, named | extra_tokens(config))
 
 
-def numbered_tokens(config: dict, added: dict[str, int], in_file: list[dict]) -> list[Any]:
-    """Return the tokens that have ids, in their order."""
-    decoder = config.get("added_tokens_decoder")
-    if decoder is not None:
-        return [decoder[i] for i in sorted(decoder, key=int)]
-    numbered: dict[int, Any] = {i: text for text, i in added.items()}
-    for token in in_file:
-        numbered[token["id"]] = token
-    return [numbered[i] for i in sorted(numbered)]
-
-
-def named_tokens(config: dict, added: dict) -> dict[str, Any]:
+def named_tokens(config: dict, added: dict) -> dict:
     """Return {name: token} of the settings that name a token. added: of these texts the flags do not count."""
     named = {}
     for name in (*NAMED, *config):
         token = config.get(name)
         text = text_of(token)
-        is_name = name in NAMED or name.endswith("_token")
-        if is_name and isinstance(text, str):
+        if name.endswith("_token") and isinstance(text, str):
             named[name] = text if text in added else token
     return named
 
 
-def extra_tokens(config: dict) -> dict[str, Any]:
+def extra_tokens(config: dict) -> dict:
     """Return the tokens that have no name in transformers, under names of their own."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     return extra if isinstance(extra, dict) else {text_of(token): token for token in extra}
@@ -288,24 +256,22 @@ def text_of(token: Any) -> Any:
     return token.get("content") if isinstance(token, dict) else token
 
 
-def end_tokens(files: TokenizerFiles, named: dict[str, Any], tokenizer: Any, n_vocab: int) -> list[int]:
-    """Return the ids of the tokens that end a text: the one that the tokenizer names, and those of
-    generation_config.json, else of config.json. <|endoftext|> ends it if they name none."""
-    usable = partial(usable_ids, tokenizer, n_vocab)
+def end_tokens(files: TokenizerFiles, named: dict, tokenizer: Any, n_vocab: int) -> list[int]:
+    """Return the ids of the tokens that end a text, those that the model and the tokenizer have: the one that the
+    tokenizer names, and those of generation_config.json, else of config.json. <|endoftext|> ends it if they name
+    none."""
+
+    def usable(ids):  # a list, an id, or None
+        listed = ids if isinstance(ids, list) else [ids]
+        numbers = [i for i in listed if type(i) is int and 0 <= i < n_vocab]
+        return [i for i in numbers if tokenizer.id_to_token(i) is not None]
+
     eos = text_of(named.get("eos_token", ""))
-    ends = usable(tokenizer.token_to_id(eos))
-    for settings in (files.generation, files.settings):
-        of_model = usable(settings.get("eos_token_id"))
-        if of_model:
-            return ends + of_model
-    return ends or usable(tokenizer.token_to_id(END_OF_TEXT))
-
-
-def usable_ids(tokenizer: Any, n_vocab: int, ids: Any) -> list[int]:
-    """Return those of the ids, or of one, that the model and the tokenizer have."""
-    listed = ids if isinstance(ids, list) else [ids]
-    numbers = [i for i in listed if type(i) is int and 0 <= i < n_vocab]
-    return [i for i in numbers if tokenizer.id_to_token(i) is not None]
+    of_tokenizer = usable(tokenizer.token_to_id(eos))
+    of_model = usable(files.generation.get("eos_token_id"))
+    if not of_model:
+        of_model = usable(files.settings.get("eos_token_id"))
+    return of_tokenizer + of_model or usable(tokenizer.token_to_id(END_OF_TEXT))
 
 
 # ---- The library's tokenizer -----------------------------------------------------------------------------------------

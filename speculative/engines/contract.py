@@ -55,7 +55,6 @@ class Engine:
 
     def check(self, plan: Plan) -> None:
         """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
-        raise NotImplementedError
 
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
         """Return convert(name, array) for the loader. in_place: for a run so short that packing does not pay."""
@@ -69,9 +68,16 @@ class Engine:
         """Return a network for each loading.ModelSpec, from one reading: read(convert) gives the parameters as
         load_params does. All share norms, biases and positions. in_place: see converter. Raises UserError."""
         converts = [self.converter(spec.dtype, in_place) for spec in specs]
-        params = read(lambda name, array: tuple(convert(name, array) for convert in converts))
-        of_each = [convert_all(params, lambda name, copies, i=i: copies[i]) for i in range(len(converts))]
-        return [self.network(one, spec.hparams, str(spec)) for one, spec in zip(of_each, specs, strict=True)]
+
+        def convert_to_all(name, array):
+            return tuple(convert(name, array) for convert in converts)
+
+        in_all_formats = read(convert_to_all)  # a tuple in the place of each tensor
+        networks = []
+        for i, spec in enumerate(specs):
+            params = convert_all(in_all_formats, lambda name, copies, i=i: copies[i])
+            networks.append(self.network(params, spec.hparams, str(spec)))
+        return networks
 
     def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
         """Return the seconds of so many rows after a text: measured, or estimated from a part of the network."""

@@ -27,10 +27,10 @@ class OnJax(NamedTuple):
 class Format(NamedTuple):
     name: str  # as --dtype and engine.c call it
     weight_bytes: float  # bytes of a weight, with its share of its block's scale
-    channel_bytes: int  # bytes of an output channel beside its weights
-    embedding: str  # the format of the embedding, which must be able to look up one weight
     round: Callable  # w [n_in, n_out] float32 -> [n_in, n_out] float32, the numbers that are stored
     jax: OnJax | str  # the parts that JAX needs, or the reason why it cannot take this format
+    channel_bytes: int = 0  # bytes of an output channel beside its weights
+    embedding: str | None = None  # the format of the embedding, if one of its weights cannot be looked up in this one
 
 
 def to_bfloat16(w):  # [...] float32 -> [...] float32
@@ -67,10 +67,11 @@ def round_int4(w):  # [n_in, n_out] -> [n_in, n_out]
     largest = np.abs(blocks).argmax(axis=1, keepdims=True)  # [n_blocks, 1, n_out]
     extreme = np.take_along_axis(blocks, largest, axis=1)  # [n_blocks, 1, n_out]
     scale = to_bfloat16(extreme / np.float32(-8))  # [n_blocks, 1, n_out]
-    inverse = np.zeros_like(scale)  # [n_blocks, 1, n_out]
-    np.divide(1, scale, out=inverse, where=np.abs(scale) > 1e-30)
-    numbers = np.clip(np.rint(blocks * inverse), -8, 7)  # [n_blocks, BLOCK, n_out]
-    return (numbers * scale).reshape(-1, n_out)[:n_in]
+    is_tiny = np.abs(scale) <= 1e-30
+    inverse = np.where(is_tiny, 0, 1 / np.where(is_tiny, 1, scale))  # [n_blocks, 1, n_out]
+    numbers = np.rint(blocks * inverse).clip(-8, 7)  # [n_blocks, BLOCK, n_out]
+    rounded = (numbers * scale).reshape(-1, n_out)
+    return rounded[:n_in]
 
 
 # The tolerances are those of the bundled target: over its prompts, distances of two logits change by up to 5e-5 in
@@ -79,42 +80,34 @@ ENTRIES = (
     Format(
         name="float32",
         weight_bytes=4,
-        channel_bytes=0,
-        embedding="float32",
         round=lambda w: w,
         jax=OnJax("float32", computed="float32", computed_on_cpu="float32", tolerance=1e-3),
     ),
     Format(
         name="float16",
         weight_bytes=2,
-        channel_bytes=0,
-        embedding="float16",
         round=to_float16,
         jax=OnJax("float16", computed="float16", computed_on_cpu="float32", tolerance=0.03),
     ),
     Format(
         name="bfloat16",
         weight_bytes=2,
-        channel_bytes=0,
-        embedding="bfloat16",
         round=to_bfloat16,
         jax=OnJax("bfloat16", computed="bfloat16", computed_on_cpu="bfloat16", tolerance=0.3),
     ),
     Format(
         name="int8",
         weight_bytes=1,
-        channel_bytes=4,
-        embedding="int8",
         round=round_int8,
         jax=OnJax("int8", computed="bfloat16", computed_on_cpu="float32", tolerance=1e-3, quantise=quantise),
+        channel_bytes=4,
     ),
     Format(
         name="int4",
         weight_bytes=0.5 + 2 / BLOCK,
-        channel_bytes=0,
-        embedding="int8",
         round=round_int4,
         jax="JAX has no 4-bit numbers with a scale for each block",
+        embedding="int8",
     ),
 )
 FORMATS = {format.name: format for format in ENTRIES}  # the largest first
@@ -131,22 +124,26 @@ def on_jax(name: str) -> OnJax:
 def matrix_of(name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], Format] | None:
     """The shape [n_in, n_out] and the format of a tensor such as h0/mlp/c_fc/w, whose model is in the format dtype.
     None if it is not a matrix that rows are multiplied by: it is then stored in float32."""
+    format = FORMATS[dtype]
     if name == "wte":  # as x is multiplied by wte.T
-        return shape[::-1], FORMATS[FORMATS[dtype].embedding]
-    return (shape, FORMATS[dtype]) if name.endswith("/w") else None
+        return shape[::-1], FORMATS[format.embedding or dtype]
+    return (shape, format) if name.endswith("/w") else None
 
 
-def rounder(dtype: str) -> Callable:
-    """Return convert(name, tensor) for the loader: the numbers that the format stores, as float32 arrays."""
+def converter(dtype: str, convert_matrix: Callable) -> Callable:
+    """Return convert(name, array) for the loader: convert_matrix(name, array, format) of matrices that rows are
+    multiplied by, and all else as a copy, which no longer depends on the file."""
 
     def convert(name, array):
         matrix = matrix_of(name, array.shape, dtype)
-        if not matrix:
-            return np.array(array)  # which no longer depends on the file
-        w = matrix[1].round(array.T if name == "wte" else array)  # [n_in, n_out]
-        return w.T if name == "wte" else w
+        return convert_matrix(name, array, matrix[1]) if matrix else np.array(array)
 
     return convert
+
+
+def rounded(name: str, array: np.ndarray, format: Format) -> np.ndarray:
+    """Return the numbers that the format stores, as float32."""
+    return format.round(array.T).T if name == "wte" else format.round(array)
 
 
 def convert_all(params: Any, convert: Callable, name: str = "") -> Any:
@@ -165,7 +162,7 @@ def model_bytes(dtype: str, shapes: dict[str, tuple[int, ...]]) -> int:
         matrix = matrix_of(name, shape, dtype)
         if matrix:
             (n_in, n_out), format = matrix
-            total += int(format.weight_bytes * n_in * n_out) + format.channel_bytes * n_out
+            total += int((format.weight_bytes * n_in + format.channel_bytes) * n_out)
         else:
             total += 4 * math.prod(shape)
     return total

@@ -7,7 +7,6 @@ import numpy as np
 from speculative.engines.model import Network
 from speculative.sampling import as_distributions
 from speculative.support.errors import UserError
-from speculative.trees import Tree, by_paths
 
 
 class FunctionNetwork(Network):
@@ -24,15 +23,10 @@ class FunctionNetwork(Network):
 
     def log_rows(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """Call the function. Raises UserError if it does not return distributions over the vocabulary."""
-        rows = as_distributions(self.function(np.array(x), n_last), n_last)  # [n_last, n_vocab]; of a copy of x
-        if rows.shape[1] != self.n_vocab:
-            raise UserError(f"{self.name} returned rows of {rows.shape[1]} tokens, and the encoder has {self.n_vocab}")
+        returned = self.function(np.array(x), n_last)  # a copy, as it may change x
+        rows = as_distributions(returned, n_last)  # [n_last, n_vocab]
+        n_vocab = rows.shape[1]
+        if n_vocab != self.n_vocab:
+            raise UserError(f"{self.name} returned rows of {n_vocab} tokens, and the encoder has {self.n_vocab}")
         with np.errstate(divide="ignore"):
             return np.log(rows, dtype=np.float32)
-
-    def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
-        """The rows after these nodes (default: all), path by path."""
-        return by_paths(self.log_rows)(x, tree, nodes)
-
-    def forget(self) -> None:
-        """A function has no cache of ours."""

@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.engines.plain import PlainPass
-from speculative.engines.shared_cache import Decode, Slots, common_prefix
+from speculative.engines.shared_cache import CacheOfDecode, Held, Slots
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError
 from speculative.support.forks import taken_at_forks
@@ -45,6 +44,7 @@ class Network:
     """What a Model calls, with the figures of its last call: here a function without a cache, such as n-gram counts."""
 
     lock: Any = LOCK  # held around a call
+    slots: Slots | None = None  # of its cache
     n_read = 0  # tokens that the call had to read
     waited = 0.0  # seconds of the call in which others of a batch were served
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
@@ -57,6 +57,13 @@ class Network:
     def with_probs(self, to_probs: Callable) -> "Model":
         """The model that turns logits into distributions in this way."""
         return Model(self, to_probs)
+
+    def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
+        """The logits after these nodes (default: all), path by path. Raises as logits does."""
+        return by_paths(self.logits)(x, tree, nodes)
+
+    def forget(self) -> None:
+        """It has no cache."""
 
 
 class CachedNetwork(Network):
@@ -117,7 +124,7 @@ class CachedNetwork(Network):
 
     def forget(self) -> None:
         """Empty the cache. The log stays: another decode may be under way."""
-        self.slots.cut()
+        self.slots.forget()
 
     def logits(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The logits of the tokens that follow each of the last n_last tokens of x.
@@ -130,53 +137,41 @@ class CachedNetwork(Network):
         with self.lock:
             return self.feed(x, min(self.n_kept(x), len(x) - n_last), n_last)
 
-    @property
-    def readable(self) -> np.ndarray:  # -> [n]
-        """The cache's tokens whose keys and values this network may read."""
-        return self.slots.tokens[: self.slots.lengths[self.rank]]
-
     def n_kept(self, x) -> int:  # [n]
         """The number of leading tokens of x that the cache holds."""
-        return self.n_held(x, self.slots)
-
-    def n_held(self, x, slots: Slots) -> int:  # [n]
-        """The same of a cache with these slots."""
-        return common_prefix(slots.tokens[: slots.lengths[self.rank]], x)
+        return self.slots.held.match(self.rank, x)[0]
 
     def hold(self, x) -> None:  # [n]
         """Let this text be in the cache as this network may read it, and no token after it: then the rows of a network
         that reads more of the cache do not depend on the decodes before."""
-        parents = self.slots.parents
-        in_place = parents is None or np.array_equal(parents[: len(x)], np.arange(len(x)) - 1)
-        if in_place and np.array_equal(self.readable, x):
-            return
-        if self.n_kept(x) < len(x):
+        held = self.slots.held
+        n, _ = held.match(self.rank, x)
+        if n < len(x):
             self.logits(x)
-        if len(self.readable) > len(x):
-            self.slots.cut(len(x))
+        elif n < held.lengths[self.rank]:
+            self.slots.cut(n)
 
     def feed(self, x, n: int, n_last: int, *sees) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
         """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
-        slots = self.slots
-        lengths = np.minimum(slots.lengths, n)  # [n_ranks]
-        slots.cut()  # so that an interrupted pass leaves an empty cache and not a wrong one
+        held = self.slots.held
+        self.slots.forget()  # so that an interrupted pass leaves an empty cache and not a wrong one
         inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
         logits = self.forward(inputs, n_last, n, *sees)  # [n_last, n_vocab]
         if self.shared:
             logits = to_target(logits, self.shared)
         check_finite(logits, self.name, len(x) - n_last + 1)
+        lengths = np.minimum(held.lengths, n)  # [n_ranks]
         lengths[self.rank :] = len(x)
-        slots.tokens, slots.lengths = x.copy(), lengths  # a copy: the caller may change x
+        self.slots.held = Held(x.copy(), lengths, held.parents)  # a copy: the caller may change x
         self.n_read = len(x) - n
         self.hidden = self.forward.hidden
         return logits
 
     def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
-        """The logits after these nodes (default: all), computed path by path. Raises as logits does."""
         x = np.asarray(x)  # [n]
         with self.lock:
             n_read = len(x) - min(self.n_kept(x), len(x) - 1)
-            logits = by_paths(self.logits)(x, tree, nodes)  # [m, n_vocab]
+            logits = super().tree_logits(x, tree, nodes)  # [m, n_vocab]
             self.n_read = n_read + len(logits) - 1  # as if a node that several paths share were read once
         return logits
 
@@ -202,15 +197,11 @@ class LastCall(NamedTuple):
     tree: Tree | None = None  # of drafts after x
     nodes: Sequence[int] = ()  # [n_rows], the node of the tree that each row follows
 
-    def row_after(self, x) -> int | None:  # [n_x]
-        """The number of the row that follows the text x; None if there is none."""
+    def text_before(self, row: int):  # -> [n]
+        """The text that a row follows."""
         if self.tree is None:
-            row = len(x) - (len(self.x) - self.n_rows) - 1
-            return row if 0 <= row < self.n_rows and np.array_equal(self.x[: len(x)], x) else None
-        for row, node in enumerate(self.nodes):
-            if np.array_equal([*self.x, *self.tree.path(node)], x):
-                return row
-        return None
+            return self.x[: len(self.x) - self.n_rows + 1 + row]
+        return [*self.x, *self.tree.path(self.nodes[row])]
 
 
 class Model:
@@ -222,12 +213,12 @@ class Model:
         self.to_probs = to_probs
         self.log = network.log
         self.last = LastCall()
-        self.decode = Decode([network])
+        self.cache_of_decode = CacheOfDecode([network])
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         x = np.array(x)  # a copy: the caller may change x
         with self.network.lock:
-            self.decode.restore(self.network, x[: max(0, len(x) - n_last)])
+            self.cache_of_decode.restore(self.network, x[: max(0, len(x) - n_last)])
             return self.call(self.network.logits, LastCall(x), n_last)
 
     def score_tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
@@ -238,37 +229,39 @@ class Model:
         last = LastCall(x, tree=tree, nodes=nodes)
         has_root = min(nodes) == 0
         with self.network.lock:
-            self.decode.restore(self.network, x[:-1] if has_root else x)  # the root's row is that of x's last token
+            before = x[:-1] if has_root else x  # the root's row is that of x's last token
+            self.cache_of_decode.restore(self.network, before)
             return self.call(self.network.tree_logits, last, tree, nodes)
 
     def call(self, logits_of: Callable, last: LastCall, *args) -> np.ndarray:  # -> [m, n_vocab]
-        """Call the network, with an entry in the log."""
+        """Call the network, whose lock is held until its entry is in the log too: another thread's call changes the
+        figures. last: the text of this call."""
+        network = self.network
         began = time.perf_counter()
-        self.network.waited = 0.0
-        with self.network.lock:  # until its entry is in the log too: another thread's call changes the figures
-            self.last_logits = logits_of(last.x, *args)  # [m, n_vocab]
-            rows = self.to_probs(self.last_logits)  # [m, n_vocab]
-            self.decode.leave(self.network)
-            self.last = last._replace(n_rows=len(rows), hidden=self.network.hidden)
-            seconds = time.perf_counter() - began - self.network.waited
-            self.log.append(Call(began, seconds, self.network.n_read, len(rows)))
+        network.waited = 0.0
+        self.last_logits = logits_of(last.x, *args)  # [m, n_vocab]
+        rows = self.to_probs(self.last_logits)  # [m, n_vocab]
+        self.cache_of_decode.leave(network)
+        self.last = LastCall(last.x, len(rows), network.hidden, last.tree, last.nodes)
+        seconds = time.perf_counter() - began - network.waited
+        self.log.append(Call(began, seconds, network.n_read, len(rows)))
         return rows
 
     def hidden_after(self, x) -> np.ndarray | None:  # [n] -> [n_embd]
         """The last block's output for the last token of x; None if that is not among the rows of the last call of this
         model. (Other decodes with the same network have models of their own.)"""
-        row = self.last.row_after(x)
-        if row is None:
-            return None
-        return self.network.last_block(x) if self.last.hidden is None else self.last.hidden[row]
+        for row in range(self.last.n_rows):
+            if np.array_equal(self.last.text_before(row), x):
+                return self.network.last_block(x) if self.last.hidden is None else self.last.hidden[row]
+        return None
 
 
 def join(models: Iterable[Any]) -> None:
     """Let these models belong to one decode, so that each may read what the others have written to a shared cache."""
     cached = [model for model in models if isinstance(model, Model)]
-    decode = Decode([model.network for model in cached])
+    cache = CacheOfDecode([model.network for model in cached])
     for model in cached:
-        model.decode = decode
+        model.cache_of_decode = cache
 
 
 def check_length(n: int, n_last: int, n_ctx: int) -> None:
@@ -290,20 +283,21 @@ def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vo
 
 
 def leaves(params) -> Iterator:
-    """Every array and packed weight in a nested dict of parameters, in the order of the names."""
+    """Yield every array and packed weight in a nested dict of parameters."""
     if hasattr(params, "nbytes"):
-        return iter([params])
-    parts = map(params.get, sorted(params)) if isinstance(params, dict) else params
-    return chain.from_iterable(map(leaves, parts))
+        yield params
+        return
+    for part in params.values() if isinstance(params, dict) else params:
+        yield from leaves(part)
 
 
 def is_mapped(params) -> bool:
     """Return True if some weights lie in a file that is mapped."""
     for leaf in leaves(params):
-        base = getattr(leaf, "tiles", leaf)
-        while isinstance(base, np.ndarray):
-            base = base.base
-        if isinstance(getattr(base, "obj", None), mmap.mmap):  # base is a memoryview
+        memory = getattr(leaf, "tiles", leaf)
+        while isinstance(memory, np.ndarray):
+            memory = memory.base
+        if isinstance(memory, memoryview) and isinstance(memory.obj, mmap.mmap):
             return True
     return False
 

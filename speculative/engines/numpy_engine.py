@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from speculative.engines.contract import Engine
-from speculative.engines.formats import rounder
+from speculative.engines.formats import converter, rounded
 from speculative.engines.model import CachedNetwork
 from speculative.plan import Plan
 from speculative.support.errors import UserError
@@ -20,7 +20,7 @@ class NumpyEngine(Engine):
             raise UserError("--batch decodes prompts together with --engine c or jax, where rows of several are cheap")
 
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
-        return rounder(dtype)
+        return converter(dtype, rounded)
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
         network = CachedNetwork(params, hparams, name=name)

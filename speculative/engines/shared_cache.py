@@ -1,15 +1,14 @@
 """What a KV cache holds, if a target and its copies share it, and if several decodes use it in turn."""
 
 from collections.abc import Iterable
-from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.engines.formats import FORMATS
 
 
-class Slots:
+class Held(NamedTuple):
     """The tokens whose keys and values a cache holds, and how many of them, from the first on, each network may read.
 
     A target, of rank 0, and its rounded copies share one cache. A network reads what its own rank or a lower one wrote:
@@ -22,47 +21,92 @@ class Slots:
         d is rejected for e, which the copy reads  a b c e    3  4
     """
 
-    def __init__(self):
-        self.tokens = np.empty(0, int)  # [n]
-        self.lengths = np.zeros(1 + len(FORMATS), int)  # [n_ranks], of the part that each rank may read
-        self.parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
-        self.user: Decode | None = None  # the decode that used it last; None if something was forgotten since
+    tokens: np.ndarray  # [n]
+    lengths: np.ndarray  # [n_ranks], of the part that each rank may read
+    parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
 
-    def cut(self, n: int = 0) -> None:
+    def match(self, rank: int, x, parents=None) -> tuple[int, list[int]]:  # [n], [n] or None: x is a chain
+        """The number of leading tokens of x that a network of this rank may read in their places, and the places of
+        those after them, up to the first that it may not read."""
+        n_readable = self.lengths[rank]
+        tokens = self.tokens[:n_readable]  # [n_readable]
+        n = common_prefix(tokens, x)
+        if self.parents is None and parents is None:
+            return n, []
+        held_parents = parents_or_chain(self.parents, self.tokens)[:n_readable]
+        parents = parents_or_chain(parents, x)  # [n]
+        n = min(n, common_prefix(held_parents, parents))
+        places = [*range(n)]
+        for token, parent in zip(x[n:], parents[n:], strict=True):
+            held_parent = places[parent] if parent >= 0 else -1
+            is_there = (tokens == token) & (held_parents == held_parent)  # [n_readable]
+            if not is_there.any():
+                break
+            places.append(int(is_there.argmax()))
+        return n, places[n:]
+
+
+NOTHING = Held(np.empty(0, int), np.zeros(1 + len(FORMATS), int))
+
+
+class Slots:
+    """What a cache holds now, for all networks that share it."""
+
+    def __init__(self):
+        self.held = NOTHING
+        self.user: CacheOfDecode | None = None  # of the decode that used it last; None if something was forgotten since
+
+    def forget(self) -> None:
+        """Forget all tokens."""
+        self.held = NOTHING
+        self.user = None
+
+    def cut(self, n: int) -> None:
         """Forget all tokens but the first n."""
-        self.lengths = np.minimum(self.lengths, n)
+        self.held = self.held._replace(lengths=np.minimum(self.held.lengths, n))
         self.user = None
 
 
-class Decode:
+class CacheOfDecode:
     """What the shared cache of some networks held when a decode left it: if another decode has used the cache since,
-    this is restored. So the rows of a copy, which reads what its target has written, do not depend on other decodes."""
+    this is restored. So the rows of a copy, which reads what its target has written, do not depend on other decodes.
+
+    If a decode's target has read a b c, and another decode has read x y z meanwhile, a copy that should read d would
+    have to read a b c itself, by its own rounded weights. So the target reads a b c once more, and then the copy d.
+    """
 
     def __init__(self, networks: Iterable[Any]):
-        self.networks = sorted((one for one in networks if hasattr(one, "slots")), key=lambda one: one.rank)
-        self.left: dict[int, Slots] = {}  # by the identity of the cache's slots
+        self.networks = sorted((network for network in networks if network.slots), key=lambda network: network.rank)
+        self.left: dict[Slots, Held] = {}
 
     def restore(self, reader: Any, x) -> None:  # [n]
         """Let the cache hold what networks of a lower rank than the reader's have read of the text x in this decode."""
-        slots = getattr(reader, "slots", None)
+        slots = reader.slots
         if slots is None or slots.user is self:
             return
-        left = self.left.get(id(slots), Slots())
+        left = self.left.get(slots, NOTHING)
         n = 0
         for network in self.networks:
             if network.slots is slots and network.rank < reader.rank:
-                n = max(n, network.n_held(x, left))
+                in_place, elsewhere = left.match(network.rank, x)
+                n = max(n, in_place + len(elsewhere))
                 network.hold(x[:n])
 
     def leave(self, network: Any) -> None:
         """Remember what the cache holds after a call of this network."""
-        slots = getattr(network, "slots", None)
+        slots = network.slots
         if slots is not None:
             slots.user = self
-            self.left[id(slots)] = copy(slots)
+            self.left[slots] = slots.held
 
 
 def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same
     n = min(len(a), len(b))
     differ = np.asarray(a[:n]) != np.asarray(b[:n])  # [n]
-    return int(differ.argmax()) if differ.any() else n
+    first = int(differ.argmax()) if n else 0
+    return first if n and differ[first] else n
+
+
+def parents_or_chain(parents, tokens):  # [n] or None, [n] -> [n]
+    """The parents of a tree's tokens; of a chain, in which each follows the one before."""
+    return np.arange(-1, len(tokens) - 1) if parents is None else parents

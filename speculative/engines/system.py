@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path("/")  # of the files in which Linux tells
 MOST_THREADS = 256  # as in engine.c
+QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # of version 2, and the two of version 1
 
 
 def lines(path: str | Path) -> list[str]:
@@ -36,10 +37,10 @@ def first_cache() -> int:
 
 def cpu() -> str:
     """This CPU's name and instructions, as far as the system tells."""
-    known = ("model name", "flags", "Features", "CPU part")
-    found = [line for line in takewhile(bool, lines("proc/cpuinfo")) if line.startswith(known)]
+    labels = ("model name", "flags", "Features", "CPU part")
+    about_first = [line for line in takewhile(bool, lines("proc/cpuinfo")) if line.startswith(labels)]
     names = platform.machine(), platform.processor(), sysctl("machdep.cpu.brand_string")
-    return "\n".join(found or names)
+    return "\n".join(about_first or names)
 
 
 def n_cores() -> int:
@@ -49,34 +50,30 @@ def n_cores() -> int:
         n = len(fast_cpus(os.sched_getaffinity(0)))
     else:
         n = int(sysctl("hw.perflevel0.physicalcpu") or os.cpu_count() or 1)
-    asked = re.match("[1-9][0-9]{0,8}", os.environ.get("OMP_NUM_THREADS", ""))  # 4,2 is for nested loops
-    return min(n, MOST_THREADS, int(asked[0]) if asked else n, *quotas())
+    limits = re.findall("^[1-9][0-9]{0,8}", os.environ.get("OMP_NUM_THREADS", ""))  # 4,2 is for nested loops
+    return min(n, MOST_THREADS, *map(int, limits), *quotas())
 
 
-def groups(controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folder of each control group around this process, from the inside out, that limits this resource; and
-    whether it is of version 1."""
+def groups(controller: str) -> Iterator[Path]:
+    """Yield the folder of each control group around this process, from the inside out, that may limit this resource.
+    The files in it have other names in version 1 than in version 2, which names no controllers."""
     for line in lines("proc/self/cgroup"):
         _, controllers, name = line.split(":", 2)
-        is_first = bool(controllers)
-        if is_first and controller not in controllers.split(","):
-            continue
-        group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
-        for folder in (group, *group.parents):
-            yield folder, is_first
+        if not controllers or controller in controllers.split(","):
+            group = Path("sys/fs/cgroup", controllers, name.lstrip("/"))
+            yield from (group, *group.parents)
 
 
 def quotas() -> list[int]:
     """The CPUs that each control group around this process may use at a time, rounded up."""
-    found = []
-    for folder, is_first in groups("cpu"):
-        words = []
-        for file in ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",):
-            words += " ".join(lines(folder / file)).split()
-        if len(words) == 2 and all(word.isdigit() and word > "0" for word in words):  # not -1 or max: no quota
-            quota, period = map(int, words)
-            found.append(-(-quota // period))
-    return found
+    quotas = []
+    for folder in groups("cpu"):
+        texts = [text for file in QUOTA_FILES for text in lines(folder / file)]
+        match = re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", " ".join(texts))  # not -1 or max: no quota
+        if match:
+            quota, period = map(int, match.groups())
+            quotas.append(-(-quota // period))
+    return quotas
 
 
 def fast_cpus(cpus: set[int]) -> set:
@@ -93,10 +90,8 @@ def fast_cpus(cpus: set[int]) -> set:
 def performance_cpus() -> set[int]:
     """The CPUs of Intel's performance cores, which the system lists as "0-7,16"; none if it tells of none."""
     cpus: set[int] = set()
-    for line in lines("sys/devices/cpu_core/cpus"):
-        for part in line.split(","):
-            first, *last = map(int, part.split("-"))
-            cpus |= {*range(first, (last or [first])[0] + 1)}
+    for first, last in re.findall(r"(\d+)-?(\d*)", "".join(lines("sys/devices/cpu_core/cpus"))):
+        cpus |= {*range(int(first), int(last or first) + 1)}
     return cpus
 
 
@@ -110,6 +105,5 @@ def seconds_waited() -> float:
     nanoseconds = 0
     for thread in (ROOT / "proc/self/task").glob("*/schedstat"):
         for line in lines(thread):
-            _, waited, _ = line.split()
-            nanoseconds += int(waited)
+            nanoseconds += int(line.split()[1])
     return nanoseconds / 1e9

@@ -5,11 +5,10 @@ a thread of its own, a strand, that waits at each call of a model and at each st
 a generator. When all of them wait for a model, the calls that ask for the same network become one call.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from speculative.engines.model import CachedNetwork
@@ -19,15 +18,9 @@ from speculative.sampling import Step
 class Request(NamedTuple):
     """A call of a model, for which a strand waits."""
 
-    network: CachedNetwork  # of the session
+    network: CachedNetwork  # of the text
     rows: Any  # of the text, as the network's pass takes them
-
-
-class Answer(NamedTuple):
-    """The result for one text of a call for several."""
-
-    result: Any
-    began: float  # when the call did, by time.perf_counter
+    asked: float  # when, by time.perf_counter
 
 
 class Closed(BaseException):
@@ -37,8 +30,8 @@ class Closed(BaseException):
 class Strand:
     """A function in a thread of its own, in turn with the thread that made it: while one runs, the other waits.
 
-    Whose turn it is stands in is_running; the locks only wake who waits for that. So Ctrl-C, which may come anywhere in
-    the caller, loses nothing.
+    Whose turn it is stands in is_running; the queues only wake who waits for that. So Ctrl-C, which may come anywhere
+    in the caller, loses nothing.
     """
 
     def __init__(self, function: Callable[[], None]):
@@ -49,8 +42,8 @@ class Strand:
         self.has_ended = False
         self.is_running = False
         self.function = function
-        self.wakes_strand = threading.Lock()
-        self.wakes_caller = threading.Lock()
+        self.wakes_strand: SimpleQueue = SimpleQueue()
+        self.wakes_caller: SimpleQueue = SimpleQueue()
 
     def run(self) -> None:
         try:
@@ -61,15 +54,15 @@ class Strand:
             self.error = error
         self.has_ended = True
         self.is_running = False
-        release(self.wakes_caller)
+        self.wakes_caller.put(None)
 
     def wait_at(self, event: Any) -> Any:
         """In its thread: wait at an event -> the answer."""
         self.event = event
         self.is_running = False
-        release(self.wakes_caller)
+        self.wakes_caller.put(None)
         while not self.is_running:
-            self.wakes_strand.acquire()
+            self.wakes_strand.get()
         if isinstance(self.answer, Closed):
             raise self.answer
         return self.answer
@@ -88,9 +81,9 @@ class Strand:
 
     def join(self) -> None:
         """Wait until it waits, or has ended."""
-        release(self.wakes_strand)
+        self.wakes_strand.put(None)
         while self.is_running:
-            self.wakes_caller.acquire()
+            self.wakes_caller.get()
 
     def close(self) -> None:
         """Let it end where it waits."""
@@ -100,40 +93,30 @@ class Strand:
                 self.resume(Closed())
 
 
-def release(lock: threading.Lock) -> None:
-    """Release a lock, if it is not released already."""
-    with contextlib.suppress(RuntimeError):
-        lock.release()
-
-
 class Seat:
     """The networks of one text at a time: their weights are those of all texts, their caches its own."""
 
     def __init__(self, networks: Mapping[str, Any]):
         """networks: of the session, by role, the target before its copies."""
         self.strand = Strand(lambda: None)
-        self.networks: dict[str, Any] = {}
+        self.networks = dict(networks)
+        self.own: list[CachedNetwork] = []
         of_cache: dict[int, CachedNetwork] = {}  # by the identity of the session's cache: the first network with it
         for role, network in networks.items():
-            if not isinstance(network, CachedNetwork):
-                self.networks[role] = network
-                continue
-            own = network.of_another_text(self.ask)
-            own.share_cache(of_cache.setdefault(id(network.slots), own), network.rank)
-            self.networks[role] = own
+            if isinstance(network, CachedNetwork):
+                own = network.of_another_text(self.ask)
+                own.share_cache(of_cache.setdefault(id(network.slots), own), network.rank)
+                self.networks[role] = own
+                self.own.append(own)
 
     def ask(self, network: CachedNetwork, rows: Any) -> Any:
         """In the strand: the result of these rows, which are computed together with those of other texts."""
-        asked = time.perf_counter()
-        answer = self.strand.wait_at(Request(network.shared_weights, rows))
-        network.waited += answer.began - asked
-        return answer.result
+        return self.strand.wait_at(Request(network, rows, time.perf_counter()))
 
     def start(self, loop: Callable[[Mapping[str, Any]], Iterator]) -> None:
         """Begin a text. loop(networks) -> its steps."""
-        for network in self.networks.values():
-            if isinstance(network, CachedNetwork):
-                network.forget()
+        for network in self.own:
+            network.forget()
 
         def run() -> None:
             for step in loop(self.networks):
@@ -148,7 +131,7 @@ class Meeting:
 
     def __init__(self, networks: Mapping[str, Any], n_seats: int):
         """networks: of the session, by role: the target, then what drafts for it, then what drafts for that."""
-        self.networks = [network for network in networks.values() if isinstance(network, CachedNetwork)]
+        self.networks = [*networks.values()]
         self.seats = [Seat(networks) for _ in range(n_seats)]
         self.number_of: dict[Seat, int] = {}  # of the text in each seat that is taken
 
@@ -163,7 +146,10 @@ class Meeting:
                 if at_step:
                     yield [(self.number_of[seat], seat.strand.event) for seat in at_step]
                     for seat in at_step:
-                        self.go_on(seat, is_stopped)
+                        if is_stopped(self.number_of[seat]):
+                            seat.strand.close()
+                        else:
+                            seat.strand.resume()
                 elif at_call:
                     self.call(at_call)
         finally:
@@ -173,20 +159,14 @@ class Meeting:
 
     def take_seats(self, waiting: Iterator[tuple[int, Any]]) -> bool:
         """Let texts take the seats of those that have ended. Return False if there are no texts any more."""
-        self.number_of = {seat: number for seat, number in self.number_of.items() if not seat.strand.has_ended}
-        for seat in self.seats:
-            if seat not in self.number_of:
-                for number, loop in islice(waiting, 1):
-                    self.number_of[seat] = number
-                    seat.start(loop)
+        for seat in [*self.number_of]:
+            if seat.strand.has_ended:
+                del self.number_of[seat]
+        free = [seat for seat in self.seats if seat not in self.number_of]
+        for seat, (number, loop) in zip(free, waiting, strict=False):
+            self.number_of[seat] = number
+            seat.start(loop)
         return bool(self.number_of)
-
-    def go_on(self, seat: Seat, is_stopped: Callable[[int], bool]) -> None:
-        """Let a text go on after a step, or end."""
-        if is_stopped(self.number_of[seat]):
-            seat.strand.close()
-        else:
-            seat.strand.resume()
 
     def waiting_at(self, kind: type) -> list[Seat]:
         """The seats whose texts wait at an event of this kind."""
@@ -194,13 +174,14 @@ class Meeting:
 
     def call(self, seats: Sequence[Seat]) -> None:
         """Call one network for all texts that wait for it: the last one, so that a call of the target has all texts."""
-        request_of = {seat: seat.strand.event for seat in seats}
-        wanted = [request.network for request in request_of.values()]
+        strands = [seat.strand for seat in seats]
+        wanted = [strand.event.network.shared_weights for strand in strands]
         network = max(wanted, key=self.networks.index)
-        asking = [seat for seat in seats if request_of[seat].network is network]
-        rows = [request_of[seat].rows for seat in asking]
+        asking = [strand for strand in strands if strand.event.network.shared_weights is network]
+        rows = [strand.event.rows for strand in asking]
         began = time.perf_counter()
         results = network.together(rows)
-        for seat, result in zip(asking, results, strict=True):
-            answer = Answer(result, began)
-            seat.strand.resume(answer)
+        for strand, result in zip(asking, results, strict=True):
+            request = strand.event
+            request.network.waited += began - request.asked
+            strand.resume(result)

@@ -9,6 +9,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from speculative.laws.traced import TracedRandom
 from speculative.laws.unknown import MOST, Uniform
 from speculative.support.errors import UserError
@@ -48,7 +50,7 @@ class Walk:
         self.weight = 1.0  # the probability of the path
         self.n_calls = 0
         self.numbers: dict = defaultdict(lambda: Uniform(self.branch))  # {(seed, n): the nth number}
-        self.began = time.monotonic()  # seconds
+        self.began = clocks()
 
     def count(self) -> None:
         """Note a random number or a call of a model. Raises UserError."""
@@ -72,6 +74,11 @@ class Walk:
         self.depth += 1
         self.weight *= chances[taken] / sum(chances)
         return taken
+
+
+def clocks() -> np.ndarray:  # [2]
+    """The seconds that this process has computed, and the time. On a busy machine a path may wait for long."""
+    return np.array([time.process_time(), time.monotonic()])
 
 
 def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) -> dict:

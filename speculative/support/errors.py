@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
+from textwrap import shorten
 
 from speculative.support.terminal import one_line, without_secrets
 
@@ -41,7 +42,7 @@ def naming_options(prefix: str) -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's message, its words up to the 200th character."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line if len(line) <= 200 else f"{line[:200].rpartition(' ')[0] or line[:200]} ..."
+    return shorten(line, 200, placeholder=" ...")
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from speculative.support.errors import UserError
 from speculative.support.terminal import ESCAPED, one_line
 
+AnyPath = str | os.PathLike
 PACKAGE = Path(__file__).parents[1]
 BESIDE = ("main.py", "gpt2.py", "encoder.py", "utils.py", "README.md")  # the package, in a checkout
 PROGRAM = (str(PACKAGE), *(str(PACKAGE.parent / name) for name in BESIDE))  # is not overwritten
@@ -29,7 +30,7 @@ def in_words(n_bytes: int) -> str:
 
 
 @contextlib.contextmanager
-def naming(path: str | os.PathLike) -> Iterator[None]:
+def naming(path: AnyPath) -> Iterator[None]:
     """Add the file's name to an OSError: that of a read, a write or a map does not have it."""
     try:
         yield
@@ -39,7 +40,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[str]:
+def replacing(path: AnyPath) -> Iterator[str]:
     """Give a path to write to; at the end that file takes the place of the file `path`, all at once.
 
     If the body of the `with` fails, nothing is left. A link named `path` is replaced, not followed: a model's folder
@@ -97,18 +98,12 @@ def write_json(path: str, content: dict) -> None:
     write_text(path, text.translate(ESCAPED) + "\n")
 
 
-def size_of(path: str | os.PathLike) -> int:
+def size_of(path: AnyPath) -> int:
     """Return the bytes of a file, 0 if it does not exist."""
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
-def say_written(path: str, what: str) -> None:
-    """Print the name of a file that was written, and its size, unless it is standard output."""
-    if path != "-":
-        print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
-
-
-def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
+def check_outputs(outputs: Iterable[str], inputs: Iterable[str] = ()) -> None:
     """Raise UserError if an output cannot be written, is written twice, or is one of the inputs or a file of the
     program: before the work.
 

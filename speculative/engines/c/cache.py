@@ -7,6 +7,7 @@ import numpy as np
 
 from speculative.engines.c.library import lanes
 from speculative.engines.c.packing import aligned
+from speculative.engines.c.weights import address
 
 LARGE_PAGE = 2**22  # bytes from which on NumPy would ask for large pages
 
@@ -27,18 +28,13 @@ class Cache:
     def move(self, slots: np.ndarray, to: int) -> None:  # [n]
         """Move the keys and values of these tokens to the places from `to` on."""
         L = lanes()
-        end = to + len(slots)
-        new_slots = np.arange(to, end)  # [n]
+        new_slots = np.arange(to, to + len(slots))  # [n]
         tiles, lane = divmod(slots, L)  # [n] each
         new_tiles, new_lane = divmod(new_slots, L)  # [n] each
         keys = self.keys[:, :, tiles, :, lane]  # a copy
         self.keys[:, :, new_tiles, :, new_lane] = keys
         values = self.values[:, :, :, slots]  # a copy
         self.values[:, :, :, new_slots] = values
-
-
-def address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]

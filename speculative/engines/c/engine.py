@@ -12,7 +12,6 @@ from speculative.engines.contract import Engine
 from speculative.engines.memory import SAVING
 from speculative.engines.model import LOCK, CachedNetwork, n_bytes
 from speculative.engines.system import n_cores
-from speculative.plan import Plan
 from speculative.support.errors import UserError
 
 KINDS_OF_CALLS = ("1 row", "few", "a group", "many")  # by which prefetching is measured
@@ -41,17 +40,13 @@ class CEngine(Engine):
     def words(self) -> str:
         return f"C ({library().instructions().decode()}), {self.threads} thread{'s' * (self.threads > 1)}"
 
-    def check(self, plan: Plan) -> None:
-        """It takes all plans."""
-
     def has_fast_int8(self) -> bool:  # without an instruction that multiplies bytes 9 rows cost as much as in float32
         return bool(library().multiplies_bytes())
 
     def kernel_words(self, network: Any) -> tuple[str, str] | None:
         if not isinstance(network, CachedNetwork):  # but a user's function
             return None
-        prefetch_bytes = network.forward.gpt2.prefetch_bytes
-        kinds = zip(KINDS_OF_CALLS, prefetch_bytes, strict=True)
+        kinds = zip(KINDS_OF_CALLS, network.forward.prefetch_bytes, strict=True)
         prefetching = [kind for kind, n_bytes in kinds if n_bytes]
         block = network.params["blocks"][0]
         w = block["mlp"]["c_fc"]["w"]

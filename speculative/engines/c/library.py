@@ -24,7 +24,7 @@ from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
 
-FILES = ("pack.c", "engine.c", "crc32c.c")  # the first includes the others
+FILES = ("library.c", "cpu.h", "arguments.h", "products.c", "engine.c", "pack.c", "crc32c.c")  # it includes the others
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
@@ -87,19 +87,19 @@ def build(folder: Path, announcement: str = "") -> Path:
 
 def load(path: Path) -> ctypes.CDLL:
     """The library's functions, with their types. Raises OSError."""
-    found = ctypes.CDLL(str(path))
+    library = ctypes.CDLL(str(path))
     for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "gpt2"):
-        getattr(found, name).restype = c_int64
-    found.tile_bytes.argtypes = [c_int64, c_int64]
-    found.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
-    found.gpt2.argtypes = [c_void_p, c_int64]
-    found.worker.argtypes = [c_int64]
-    found.crc32c.argtypes = [c_void_p, c_int64]
-    found.crc32c.restype = c_uint32
-    found.instructions.restype = c_char_p
+        getattr(library, name).restype = c_int64
+    library.tile_bytes.argtypes = [c_int64, c_int64]
+    library.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
+    library.gpt2.argtypes = [c_void_p, c_int64]
+    library.worker.argtypes = [c_int64]
+    library.crc32c.argtypes = [c_void_p, c_int64]
+    library.crc32c.restype = c_uint32
+    library.instructions.restype = c_char_p
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=found.all_asleep)
-    return found
+        os.register_at_fork(after_in_child=library.all_asleep)
+    return library
 
 
 @functools.cache
@@ -112,7 +112,7 @@ def library() -> ctypes.CDLL | None:
         reason = str(error)
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
-            found = load(build(Path(folder)))
+            compiled = load(build(Path(folder)))
     except (OSError, RuntimeError, ValueError) as error:
         print(
             f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
@@ -122,7 +122,7 @@ def library() -> ctypes.CDLL | None:
         )
         return None
     print(f"the compiled forward pass cannot be kept, so each run compiles it: {reason}", file=sys.stderr)
-    return found
+    return compiled
 
 
 def lanes() -> int:

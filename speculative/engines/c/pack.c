@@ -1,6 +1,4 @@
-// Weights as engine.c reads them: a matrix in the order of NumPy -> tiles. This file is what is compiled.
-#include "engine.c"
-#include "crc32c.c"
+// Weights as products.c reads them: a matrix in the order of NumPy -> tiles.
 
 static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[][LANES]) {
   // [n, m] of a matrix -> [n, LANES], filled up with zeros

@@ -7,7 +7,7 @@ import numpy as np
 
 from speculative.engines.c.layout import numbers
 from speculative.engines.c.library import lanes, library
-from speculative.engines.formats import Format, matrix_of
+from speculative.engines.formats import Format, converter
 
 
 def aligned(shape, dtype=np.float32):  # -> [*shape], at a multiple of 64 bytes: a cache line, and the largest register
@@ -56,18 +56,14 @@ def can_stay(name: str, array: np.ndarray) -> bool:
 
 
 def packer(dtype: str, in_place: bool = False) -> Callable:
-    """convert(name, array) for the loader: matrices that rows are multiplied by come out packed, all else as a copy,
-    which no longer depends on the file.
+    """Return convert(name, array) for the loader: matrices come out packed.
 
-    in_place: leave matrices of float32 in the file too, if engine.c can use them there.
+    in_place: leave matrices of float32 in the file, if engine.c can use them there.
     """
 
-    def convert(name, array):
-        matrix = matrix_of(name, array.shape, dtype)
-        if not matrix:
-            return np.array(array)
-        if in_place and dtype == "float32" and can_stay(name, array):
+    def pack(name, array, format):
+        if in_place and format.name == "float32" and can_stay(name, array):
             return array
-        return pack_matrix(array.T if name == "wte" else array, matrix[1])
+        return pack_matrix(array.T if name == "wte" else array, format)
 
-    return convert
+    return converter(dtype, pack)

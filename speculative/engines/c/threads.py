@@ -40,9 +40,8 @@ class ThreadPool:
         if result == results["others_asleep"]:
             self.wake_workers(n_threads - 1)
             result = gpt2(ctypes.byref(call), 1)
-        for name, refusal in REFUSALS.items():
-            if result == results[name]:
-                raise ValueError(refusal)
+        if result != results["done"]:
+            raise ValueError(REFUSALS[[*results][result]])
         self.look_for_cores(call)
 
     def wake_workers(self, n: int) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from speculative.engines.model import CachedNetwork, check_length
-from speculative.engines.shared_cache import Slots, common_prefix
+from speculative.engines.shared_cache import Held, common_prefix, parents_or_chain
 from speculative.trees import Tree
 
 
@@ -12,23 +12,17 @@ class TreeNetwork(CachedNetwork):
 
     def n_kept(self, x, parents=None) -> int:  # [n] twice
         """The same, after keys and values, such as those of an accepted path, were moved to their places in x."""
-        slots = self.slots
-        if slots.parents is None and parents is None:
-            return super().n_kept(x)
-        n, elsewhere = match_cache(self.readable, slots.parents, x, parents)
+        held = self.slots.held
+        n, elsewhere = held.match(self.rank, x, parents)
+        if held.parents is None and parents is None:
+            return n
         places = np.maximum.accumulate([*range(n), *elsewhere])  # [n_kept]
-        lengths = np.searchsorted(places, slots.lengths)  # [n_ranks]
-        slots.cut()  # an interruption of what follows leaves an empty cache and not a wrong one
-        slots.parents = parents
+        lengths = np.searchsorted(places, held.lengths)  # [n_ranks]
+        self.slots.forget()  # an interruption of what follows leaves an empty cache and not a wrong one
         if elsewhere:
-            self.forward.move(np.array(elsewhere), n)
-        slots.tokens, slots.lengths = np.array(x[: len(places)]), lengths
+            self.forward.cache.move(np.array(elsewhere), n)
+        self.slots.held = Held(np.array(x[: len(places)]), lengths, parents)
         return len(places)
-
-    def n_held(self, x, slots: Slots) -> int:  # [n]
-        """The same, with the tokens that would be moved."""
-        n, elsewhere = match_cache(slots.tokens[: slots.lengths[self.rank]], slots.parents, x, None)
-        return n + len(elsewhere)
 
     def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The same in one pass, in which a node sees the text and the path to itself, and no other node."""
@@ -37,7 +31,7 @@ class TreeNetwork(CachedNetwork):
             nodes = range(1 + len(tree.tokens))
         tokens = np.append(x, tree.tokens).astype(int)  # [n + n_nodes]; node i is at n - 1 + i
         tree_parents = np.add(tree.parents, len(x) - 1)  # [n_nodes]
-        parents = np.append(chain_parents(len(x)), tree_parents).astype(int)  # [n + n_nodes]
+        parents = np.append(parents_or_chain(None, x), tree_parents).astype(int)  # [n + n_nodes]
         first = min(nodes)
         n_last = 1 + len(tree.tokens) - first
         check_length(len(tokens), n_last, self.n_ctx)
@@ -49,35 +43,11 @@ class TreeNetwork(CachedNetwork):
         return logits[rows]  # [m, n_vocab]
 
 
-def chain_parents(n: int) -> np.ndarray:  # -> [n]
-    """The parents of tokens that each follow the one before."""
-    return np.arange(-1, n - 1)
-
-
-def match_cache(held_tokens, held_parents, tokens, parents) -> tuple[int, list[int]]:  # [n_held] twice, [n] twice
-    """The number of leading tokens that are cached in their places, and the places at which those after them are
-    cached, up to the first that is not. Parents may be None, for a chain."""
-    held_parents = chain_parents(len(held_tokens)) if held_parents is None else held_parents[: len(held_tokens)]
-    parents = chain_parents(len(tokens)) if parents is None else parents
-    same_tokens = common_prefix(held_tokens, tokens)
-    same_parents = common_prefix(held_parents, parents)
-    n = min(same_tokens, same_parents)
-    place = [*range(n)]
-    for token, parent in zip(tokens[n:], parents[n:], strict=True):
-        held_parent = place[parent] if parent >= 0 else -1
-        has_token = held_tokens == token  # [n_held]
-        same = has_token & (held_parents == held_parent)  # [n_held]
-        if not same.any():
-            break
-        place.append(int(same.argmax()))
-    return n, place[n:]
-
-
 def ancestor_mask(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m] bool
     """Row i is true at token n + i and at all of its ancestors."""
     m = len(parents)
     sees = np.tri(m, dtype=bool)  # [m, m], which is right for the tokens that each follow the one before
-    for i in range(common_prefix(parents, chain_parents(m)), m):
+    for i in range(common_prefix(parents, np.arange(-1, m)), m):
         sees[i] = sees[parents[i]]
         sees[i, i] = True
     return sees[n:]

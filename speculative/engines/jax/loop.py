@@ -69,14 +69,15 @@ class DeviceDecoder:
         self.params = {role: network.params for role, network in self.networks.items()}
         # The places of all results are fixed, so that they are the same each time and nothing is compiled twice.
         self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
-        caches = {role: network.cache_sharding(1) for role, network in self.networks.items()}
-        state = State(*[self.by_row] * 4, caches["draft"], caches["target"])  # type: ignore[call-arg]
+        by_row = [self.by_row] * 4
+        state = State(*by_row, draft.cache_sharding(1), target.cache_sharding(1))  # type: ignore[call-arg]
         shardings = state, target.everywhere, target.everywhere
         self.run = jax.jit(self._run, static_argnames="K", donate_argnames="state", out_shardings=shardings)
-        self.prefill = {
-            role: jax.jit(partial(self._prefill, role), static_argnames="capacity", out_shardings=cache)
-            for role, cache in caches.items()
-        }
+        self.prefill = {}
+        for role, network in self.networks.items():
+            read = partial(self._prefill, role)
+            cache = network.cache_sharding(1)
+            self.prefill[role] = jax.jit(read, static_argnames="capacity", out_shardings=cache)
 
     def _prefill(self, role, params, tokens, capacity):  # [n_batch, n_prompt] -> the cache
         """Feed the prompts to a model."""
@@ -91,13 +92,16 @@ class DeviceDecoder:
         """Make up to `most` calls of the target -> State, number of calls, Output [CALLS, n_batch, ...]."""
         key = jax.random.key(seed)
         if len(state.n) > 1:
-            return loop(partial(self.steps, params, key, K), state, most)
+            steps = partial(self.steps, params, key, K)
+            return loop(steps, state, most)
         # A single row goes without its axis, all along the loop: vmap makes a scatter of each write to a cache, and a
         # reshape in a loop copies it.
+        step = partial(self.step, params, key, K)
         state = jax.tree.map(lambda a: a[0], state)
-        state, calls, outputs = loop(partial(self.step, params, key, K), state, most)
+        state, calls, outputs = loop(step, state, most)
         state = jax.tree.map(lambda a: a[None], state)
-        return state, calls, jax.tree.map(lambda a: a[:, None], outputs)
+        outputs = jax.tree.map(lambda a: a[:, None], outputs)
+        return state, calls, outputs
 
     def steps(self, params, key, K, state):
         """One iteration of the loop, for several texts -> State, Output."""

@@ -25,20 +25,33 @@ class Lengths(NamedTuple):
     capacity: int  # tokens that the text and the caches have room for
 
 
-class MadeCall(NamedTuple):
-    """A call of a model on the device, whose time is derived from that of a whole loop."""
+class Group(NamedTuple):
+    """Prompts that are decoded together."""
 
-    log: deque
-    seconds: float
-    n_read: int
-    n_rows: int
+    prompts: Sequence  # [n_prompts][n]
+    first: int  # number of the first of them
+    N: int
+    K: int  # 0 for the autoregressive decoder
+    lengths: Lengths
 
 
 class Prefill(NamedTuple):
-    """The calls that read the prompts."""
+    """Seconds in which each model read the prompts."""
 
-    draft: Sequence[MadeCall] = ()
-    target: Sequence[MadeCall] = ()
+    draft: float
+    target: float
+
+
+class Clock:
+    """The times of calls in a loop on the device, which are derived from that of the whole loop."""
+
+    def __init__(self):
+        self.now = time.perf_counter()
+
+    def log(self, log: deque, seconds: float, n_read: int, n_rows: int) -> None:
+        """Log a call that follows those before it at once."""
+        log.append(Call(self.now, seconds, n_read, n_rows, derived=True))
+        self.now += seconds
 
 
 class DeviceLoops:
@@ -52,7 +65,7 @@ class DeviceLoops:
         self.target_log, self.draft_log = logs
         self.batch = batch
         self.quiet = quiet
-        self.drafting = 0.0  # time of a call's K drafts / time of the rest of the call, once a decode is prepared
+        self.drafting_ratio = 0.0  # time of a call's K drafts / time of the rest of the call, once a decode is prepared
 
     def K_of(self, name: str, N: int) -> int:
         """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made. The
@@ -68,14 +81,15 @@ class DeviceLoops:
         """Compile both loops for these prompts [n_prompts][n], and time the drafts of a call."""
         with compiling("both loops", self.quiet):
             for K in (0, self.K_of("speculative", N)):
-                state, _ = self.start([], 0, 0, K, lengths_of(prompts, N, K))
-                state = self.run(state, 0, K)[0]
-        self.drafting = self.time_drafts(state, K)
+                nothing = Group([], 0, 0, K, lengths_of(prompts, N, K))
+                state, _ = self.start(nothing)
+                state, *_ = self.run(state, 0, K)
+        self.drafting_ratio = self.time_drafts(state, K)
 
     def time_drafts(self, state: State, K: int) -> float:
         """Time calls of the speculative loop that draft, and calls that do not, as their text lacks a single token ->
         the share by which the former take longer. The smallest times count, as other programs only add to them."""
-        without_drafts, with_drafts = np.inf, np.inf  # seconds of a call
+        without_drafts = with_drafts = np.inf  # seconds of a call
         for _ in range(N_TIMED):
             state, seconds = self.time_call(state, K, n_missing=1)
             without_drafts = min(without_drafts, seconds)
@@ -86,14 +100,12 @@ class DeviceLoops:
     def time_call(self, state: State, K: int, n_missing: int) -> tuple[State, float]:
         """Time one call of the target, for texts that lack so many tokens."""
         n = np.ones(len(state.n), np.int32)  # [n_batch]
-        T = n + n_missing  # [n_batch]
-        n, T = jax.device_put((n, T), self.decoder.by_row)
+        n, T = jax.device_put((n, n + n_missing), self.decoder.by_row)
         state = state._replace(n=n, T=T)
         began = time.perf_counter()
         state, *others = self.run(state, 0, K, calls=1)
         jax.block_until_ready((state, others))
-        seconds = time.perf_counter() - began
-        return state, seconds
+        return state, time.perf_counter() - began
 
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
@@ -109,84 +121,78 @@ class DeviceLoops:
         lengths = lengths_of(prompts, N, K)
         seed = int(rngs[0].integers(2**32))
         for first in range(0, len(prompts), self.batch):
-            group = prompts[first : first + self.batch]
-            yield from self.calls_of_group(group, first, N, K, lengths, seed, stopped)
+            end = first + self.batch
+            group = Group(prompts[first:end], first, N, K, lengths)
+            yield from self.calls_of_group(group, seed, stopped)
 
-    def calls_of_group(
-        self, group: Sequence, first: int, N: int, K: int, lengths: Lengths, seed: int, stopped: Callable
-    ) -> Iterator[list[Served]]:
-        """The same for prompts that are decoded together. first: the number of the first of them."""
-        slots = [*range(len(group))]  # of the texts that are not complete
-        began = time.perf_counter()
-        state, prefill = self.start(group, first, N, K, lengths)
+    def calls_of_group(self, group: Group, seed: int, stopped: Callable) -> Iterator[list[Served]]:
+        """The same for prompts that are decoded together."""
+        first = group.first
+        slots = [*range(len(group.prompts))]  # of the texts that are not complete
+        clock = Clock()
+        state, prefill = self.start(group)
         while slots:
-            waiting = time.perf_counter()
-            state, n_calls, output = self.run(state, seed, K)
-            output = jax.tree.map(np.array, output)  # [CALLS, n_batch, ...]
-            seconds = time.perf_counter() - waiting
-            drafts = output.drafted[: int(n_calls)].any(axis=1)  # [n_calls], whether a call drafted
-            scoring = seconds / (len(drafts) + self.drafting * drafts.sum())
-            for i, has_drafts in enumerate(drafts):
+            state, n_calls, output, seconds = self.timed_round(state, seed, group.K)
+            has_drafts = output.drafted[:n_calls].any(axis=1)  # [n_calls]
+            scoring = seconds / (n_calls + self.drafting_ratio * has_drafts.sum())
+            for i in range(n_calls):
                 slots = [slot for slot in slots if not stopped(first + slot)]
                 served = [served_by(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
                 if not served:
                     break
-                drafting = self.draft_calls(K, scoring) if has_drafts else []
-                scored = MadeCall(self.target_log, scoring, K + 1, K + 1)
-                began = log_calls(began, [*prefill.draft, *drafting, *prefill.target, scored])
-                prefill = Prefill()
+                self.log_call(clock, group, scoring, prefill, has_drafts[i])
+                prefill = None
                 yield served
-            lengths_now = output.n[len(drafts) - 1]  # [n_batch]
-            slots = [slot for slot in slots if lengths_now[slot] < len(group[slot]) + N]
+            slots = [slot for slot in slots if output.n[n_calls - 1, slot] < len(group.prompts[slot]) + group.N]
 
-    def draft_calls(self, K: int, scoring: float) -> list[MadeCall]:
-        """The calls of the draft model before one of the target that took so many seconds."""
-        seconds = self.drafting * scoring / max(1, K)
-        return [MadeCall(self.draft_log, seconds, 1, 1)] * K
+    def log_call(self, clock: Clock, group: Group, scoring: float, prefill: Prefill | None, has_drafts: bool) -> None:
+        """Log a call of the target that took so many seconds, with those of the draft model before it."""
+        K = group.K
+        if prefill and K:
+            clock.log(self.draft_log, prefill.draft, group.lengths.n_prompt, 0)
+        for _ in range(K if has_drafts else 0):
+            clock.log(self.draft_log, self.drafting_ratio * scoring / K, 1, 1)
+        if prefill:
+            clock.log(self.target_log, prefill.target, group.lengths.n_prompt, 0)
+        clock.log(self.target_log, scoring, K + 1, K + 1)
 
-    def start(self, prompts: Sequence, first: int, N: int, K: int, lengths: Lengths) -> tuple[State, Prefill]:
-        """Feed the prompts to both models; with K = 0, to the target alone -> the state, and the calls. first: the
-        number of the first prompt."""
-        x = np.zeros((self.batch, lengths.capacity), np.int32)
+    def timed_round(self, state: State, seed: int, K: int) -> tuple[State, int, Output, float]:
+        """Go on for as many calls as one run makes -> the state, their number, their output, and the time."""
+        began = time.perf_counter()
+        state, n_calls, output = self.run(state, seed, K)
+        output = jax.tree.map(np.array, output)  # [CALLS, n_batch, ...]
+        return state, int(n_calls), output, time.perf_counter() - began
+
+    def start(self, group: Group) -> tuple[State, Prefill]:
+        """Feed the prompts to both models; with K = 0, to the target alone."""
+        n_texts = len(group.prompts)
+        x = np.zeros((self.batch, group.lengths.capacity), np.int32)
         n = np.ones(self.batch, np.int32)
-        T = np.ones(self.batch, np.int32)  # a row without a prompt is complete from the start
-        for i, prompt in enumerate(prompts):
-            x[i, : len(prompt)] = prompt
+        for i, prompt in enumerate(group.prompts):
             n[i] = len(prompt)
-            T[i] = len(prompt) + N
-        number = np.arange(first, first + self.batch, dtype=np.int32)
-        tokens = x[:, : lengths.n_prompt]  # [batch, n_prompt]
+            x[i, : n[i]] = prompt
+        T = n.copy()  # a row without a prompt is complete from the start
+        T[:n_texts] += group.N
+        number = np.arange(self.batch, dtype=np.int32) + group.first
+        tokens = x[:, : group.lengths.n_prompt]  # [batch, n_prompt]
         x, n, T, number, tokens = jax.device_put((x, n, T, number, tokens), self.decoder.by_row)
-        prefill = Prefill()
         draft_cache: list = []
-        if K:
-            draft_cache, call = self.read("draft", self.draft_log, tokens, lengths)
-            prefill = prefill._replace(draft=[call])
-        target_cache, call = self.read("target", self.target_log, tokens, lengths)
-        prefill = prefill._replace(target=[call])
+        began = time.perf_counter()
+        if group.K:
+            draft_cache = self.read("draft", tokens, group.lengths)
+        drafts_end = time.perf_counter()
+        target_cache = self.read("target", tokens, group.lengths)
+        prefill = Prefill(drafts_end - began, time.perf_counter() - drafts_end)
         return State(x, n, T, number, draft_cache, target_cache), prefill
 
-    def read(self, role: str, log: deque, tokens, lengths: Lengths) -> tuple[list, MadeCall]:  # [batch, n_prompt]
-        """Feed the prompts to a model -> its cache, and the call."""
-        prefill = self.decoder.prefill[role]
-        params = self.decoder.params[role]
-        began = time.perf_counter()
-        cache = prefill(params, tokens, capacity=lengths.capacity)
-        jax.block_until_ready(cache)
-        seconds = time.perf_counter() - began
-        return cache, MadeCall(log, seconds, lengths.n_prompt, 0)
+    def read(self, role: str, tokens, lengths: Lengths) -> list:  # [batch, n_prompt]
+        """Feed the prompts to a model -> its cache."""
+        cache = self.decoder.prefill[role](self.decoder.params[role], tokens, capacity=lengths.capacity)
+        return jax.block_until_ready(cache)
 
     def run(self, state: State, seed: int, K: int, calls: int = CALLS) -> tuple:
         """Go on for a number of calls of the target at most: DeviceDecoder.run."""
         return self.decoder.run(self.decoder.params, state, np.uint32(seed), np.int32(calls), K=K)
-
-
-def log_calls(began: float, calls: Sequence[MadeCall]) -> float:
-    """Log calls, the first of which began at that time -> the time of the end."""
-    for log, seconds, n_read, n_rows in calls:
-        log.append(Call(began, seconds, n_read, n_rows, derived=True))
-        began += seconds
-    return began
 
 
 def lengths_of(prompts: Sequence, N: int, K: int) -> Lengths:
@@ -200,13 +206,16 @@ def lengths_of(prompts: Sequence, N: int, K: int) -> Lengths:
 
 def served_by(text_index: int, output: Output, i: int, slot: int) -> Served:
     """The result of call i for one prompt. Raises UserError if a model's logits are not finite."""
-    own = Output(*(field[i, slot] for field in output))
+    own = jax.tree.map(lambda field: field[i, slot], output)
     m = int(own.drafted)
     n_tokens = int(own.n_tokens)
     first = own.n - n_tokens  # the position of the first row
+    draft_peaks = own.draft_peaks[:m, None]  # [m, 1]
+    peaks = own.peaks[: m + 1, None]  # [m + 1, 1]
     if m:
-        check_finite(own.draft_peaks[:m, None], "the draft model", first)
-    check_finite(own.peaks[: m + 1, None], "the target", first)
+        check_finite(draft_peaks, "the draft model", first)
+    check_finite(peaks, "the target", first)
+    tokens = own.tokens[:n_tokens].tolist()
     drafts = own.x_draft[:m].tolist()
-    chances = own.alpha[: min(n_tokens, m)].tolist()
-    return Served(text_index, Step(own.tokens[:n_tokens].tolist(), Proposal(drafts, ()), ()), chances)
+    chances = own.alpha[:m][:n_tokens].tolist()
+    return Served(text_index, Step(tokens, Proposal(drafts, ()), ()), chances)

@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -234,19 +235,16 @@ def cached(network: Network, name: str = "the model") -> CachedNetwork:
 # ---- What is compiled ------------------------------------------------------------------------------------------------
 
 
-class Compilations:
-    """Counts the programs that were compiled and written to the disk."""
-
-    def __init__(self):
-        self.n = 0
-
-    def __call__(self, event: str, **details: Any) -> None:
-        if event.endswith("compilation_cache/cache_misses"):
-            self.n += 1
+COMPILED = "/jax/compilation_cache/cache_misses"  # of a program that is compiled, and written to the disk
+events: Counter[str] = Counter()
 
 
-compilations = Compilations()
-jax.monitoring.register_event_listener(compilations)
+def count(event: str, **details: Any) -> None:
+    """Count what JAX tells of its work."""
+    events[event] += 1
+
+
+jax.monitoring.register_event_listener(count)
 
 
 def keep_compiled() -> None:
@@ -270,8 +268,8 @@ def users_folder() -> str | None:
 def compiling(what: str, quiet: bool) -> Iterator[None]:
     """Print how long something took to compile, if it was not on the disk."""
     began = time.perf_counter()
-    n_before = compilations.n
+    n_before = events[COMPILED]
     yield
-    if compilations.n > n_before and not quiet:
+    if events[COMPILED] > n_before and not quiet:
         seconds = time.perf_counter() - began
         print(f"compiled {what} in {seconds:.1f} s, which the next run of this length need not", file=sys.stderr)

@@ -17,7 +17,8 @@ rest, which is small, for itself; it also samples, with the same random numbers 
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -65,8 +66,8 @@ def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) ->
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     needs = formats.on_jax(dtype)
     computed = jnp.dtype(needs.computed_on_cpu if on_cpu else needs.computed)
-    placement = Placement(mesh, split, hparams["n_head"], n_padded, needs, computed)
-    return Network(read(placement.convert), hparams, n_padded, computed, mesh, split, least_rows(on_cpu, computed))
+    network = Network({}, hparams, n_padded, computed, mesh, split, least_rows(on_cpu, computed))
+    return replace(network, params=read(partial(placed, network, needs)))
 
 
 def check_widths(hparams: dict, n_devices: int) -> None:
@@ -88,50 +89,34 @@ def least_rows(on_cpu: bool, computed: Any) -> int:
     return SMALL if computed == jnp.float32 else 2
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How each parameter of a model gets to its devices."""
+def placed(network: Network, needs: formats.OnJax, name: str, a: np.ndarray) -> Any:
+    """Return a parameter on the devices: a Matrix, or an array of float32."""
+    name = re.sub(r"^h\d+/", "", name)
+    axis = None
+    if network.split:
+        axis = SPLIT_AXIS.get(name)
+        a = pad_heads(name, a, network.hparams["n_head"], network.n_head)
+    if name != "wte" and not name.endswith("/w"):
+        return put(network, a, axis)
+    scale = None
+    if needs.quantise:
+        axis_in = 1 if name == "wte" else 0  # as x is multiplied by wte.T
+        a, scale = needs.quantise(a, axis_in)
+        of_scale = None if axis in (None, axis_in) else axis - 1
+        scale = put(network, scale, of_scale)
+    stored = put(network, a.astype(jnp.dtype(needs.stored)), axis)
+    # The factor of the two c_proj is split already, and the product of c_attn and c_fc stays split.
+    of_input = None if name.endswith("c_proj/w") else network.everywhere
+    of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else network.everywhere
+    return Matrix(stored, scale, network.dtype, of_input, of_output)
 
-    mesh: Mesh
-    split: bool
-    n_head: int
-    n_padded: int  # heads, with those of zeros
-    needs: formats.OnJax  # of the format of the matrices
-    computed: Any  # type of their factors
 
-    @property
-    def everywhere(self) -> NamedSharding:
-        return NamedSharding(self.mesh, PartitionSpec())
-
-    def convert(self, name: str, a: np.ndarray) -> Any:
-        """Return a parameter on the devices: a Matrix, or an array of float32."""
-        name = re.sub(r"^h\d+/", "", name)
-        axis = None
-        if self.split:
-            axis = SPLIT_AXIS.get(name)
-            a = pad_heads(name, a, self.n_head, self.n_padded)
-        is_matrix = name == "wte" or name.endswith("/w")
-        return self.matrix(name, a, axis) if is_matrix else self.put(a, axis)
-
-    def matrix(self, name: str, a: np.ndarray, axis: int | None) -> Matrix:
-        # The factor of the two c_proj is split already, and the product of c_attn and c_fc stays split.
-        of_input = None if name.endswith("c_proj/w") else self.everywhere
-        of_output = None if name.endswith(("c_attn/w", "c_fc/w")) else self.everywhere
-        scale = None
-        if self.needs.quantise:
-            axis_in = 1 if name == "wte" else 0  # as x is multiplied by wte.T
-            a, scale = self.needs.quantise(a, axis_in)
-            of_scale = None if axis in (None, axis_in) else axis - 1
-            scale = self.put(scale, of_scale)
-        stored = self.put(a.astype(jnp.dtype(self.needs.stored)), axis)
-        return Matrix(stored, scale, self.computed, of_input, of_output)
-
-    def put(self, a: np.ndarray, axis: int | None) -> Any:
-        """Place an array on the devices, split along an axis, or whole on each."""
-        sharding = self.everywhere
-        if axis is not None:
-            sharding = NamedSharding(self.mesh, PartitionSpec(*[None] * axis, "model"))
-        return jax.make_array_from_callback(a.shape, sharding, a.__getitem__)  # only the parts on this machine
+def put(network: Network, a: np.ndarray, axis: int | None) -> Any:
+    """Place an array on the devices, split along an axis, or whole on each."""
+    sharding = network.everywhere
+    if axis is not None:
+        sharding = NamedSharding(network.mesh, PartitionSpec(*[None] * axis, "model"))
+    return jax.make_array_from_callback(a.shape, sharding, a.__getitem__)  # only the parts on this machine
 
 
 def pad_heads(name, a, n_head, n_padded):

@@ -5,7 +5,7 @@ import shutil
 import sys
 
 from speculative.support.errors import UserError
-from speculative.support.files import in_words
+from speculative.support.files import in_words, with_parents
 from speculative.support.terminal import one_line
 
 # Variables that name the certificates to trust, those of a company for example. requests reads the first two, the hub's
@@ -15,8 +15,7 @@ VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 
 def trust_certificates() -> None:
     """Let the libraries for HTTP trust the certificates that any of the variables names. Raises UserError."""
-    name = next(filter(os.environ.get, VARIABLES), None)
-    if name:
+    for name in filter(os.environ.get, VARIABLES):
         path = os.environ[name]
         if not os.path.exists(path):
             raise UserError(f"{name} is {path}, which is not there: it should be a file of certificates, or be unset")
@@ -32,18 +31,14 @@ def certificate_advice(error: BaseException) -> str:
 
 
 def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:
-    """Print how much will be downloaded, where to, and what Ctrl-C keeps. Raises UserError if the disk is too small."""
-    n_free = free_bytes(folder)
+    """Print how much will be downloaded, where to, and what Ctrl-C keeps; no line for nothing. The folder may not exist
+    yet. Raises UserError if the disk is too small."""
+    if n_bytes <= 0:
+        return
+    existing = next(filter(os.path.exists, with_parents(os.path.abspath(folder))))
+    n_free = shutil.disk_usage(existing).free
     where = f"{folder}, where {in_words(n_free)} are free"
     if n_bytes > n_free:
         raise UserError(f"{name} needs {in_words(n_bytes)} in {where}")
     line = f"downloading {name}: {in_words(n_bytes)} to {where}; {kept}"
     print(one_line(line), file=sys.stderr, flush=True)
-
-
-def free_bytes(folder: str) -> int:
-    """Return the free bytes of the disk of a folder, which may not exist yet."""
-    path = os.path.abspath(folder)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return shutil.disk_usage(path).free

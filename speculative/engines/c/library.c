@@ -1,0 +1,7 @@
+// The library that is compiled: each file uses those before it.
+#include "cpu.h"
+#include "arguments.h"
+#include "products.c"
+#include "engine.c"
+#include "pack.c"
+#include "crc32c.c"

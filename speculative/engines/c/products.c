@@ -1,0 +1,297 @@
+// Rows times weights: rows as the products read them, then a loop for each format.
+
+// ---- Rows, as the products read them --------------------------------------------------------------------------------
+
+// Up to ROWS rows are a group. It lies block by block, [n_in / BLOCK, rows, words of a block]: a loop over the inputs
+// then reads its rows in order, at constant distances from one address.
+static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOCK * formats[format].words; }
+
+INLINE word bits_of(float x) { return *(word *)&x; }
+INLINE float float_of(word bits) { return *(float *)&bits; }
+INLINE word to_bfloat16(float x) {  // to nearest, ties to even, in the upper half
+  return (bits_of(x) + 0x7FFF + (bits_of(x) >> 16 & 1)) & 0xFFFF0000;
+}
+
+INLINE word whole(float x, int more) {  // the nearest whole number, plus more: beside 3 << 22 a fraction has no room
+  return bits_of(x + (float)((3 << 22) + more)) - 0x4B400000;
+}
+
+static void prepare_float32(const float *x, word *out) { memcpy(out, x, 4 * BLOCK); }
+
+static void prepare_float16(const float *x, word *out) { memcpy(out, x, 4 * BLOCK); }
+
+static void prepare_bfloat16(const float *x, word *out) {
+  for (int k = 0; k < BLOCK; k++)
+    if (BFLOAT16_BYTES == 4) out[k] = to_bfloat16(x[k]);
+    else ((uint16_t *)out)[k] = to_bfloat16(x[k]) >> 16;
+}
+
+static int32_t round_to_int8(const float *x, int32_t *numbers, word *scale) {
+  // [BLOCK] -> whole numbers up to 127, times a scale. Returns their sum.
+  int32_t most = 0, sum = 0;
+  for (int k = 0; k < BLOCK; k++) {
+    int32_t size = bits_of(x[k]) & 0x7FFFFFFF;
+    most = size > most ? size : most;
+  }
+  float largest = float_of(most), inverse = largest > 1e-30f ? 127 / largest : 0;  // floats are in their bits' order
+  for (int k = 0; k < BLOCK; k++) numbers[k] = whole(x[k] * inverse, 0);
+  for (int k = 0; k < BLOCK; k++) sum += numbers[k];
+  *scale = bits_of(largest / 127);
+  return sum;
+}
+
+// Rounded rows end with their scale and the start of a sum of products: packed weights are larger than they stand for,
+// by EXCESS in int8 and by 8 in int4, and this takes the excess times the row's numbers away.
+static void prepare_int8(const float *x, word *out) {  // 4 numbers to a word, or 2: those at even places, then the others
+  int32_t numbers[BLOCK], sum = round_to_int8(x, numbers, out + INT8_WORDS - 2);
+  for (int k = 0; k < BLOCK; k++)
+    if (PAIRS) ((int16_t *)out)[k % 2 * BLOCK / 2 + k / 2] = numbers[k];
+    else ((int8_t *)out)[k] = numbers[k];
+  out[INT8_WORDS - 1] = -EXCESS * sum;
+}
+
+static void prepare_int4(const float *x, word *out) {
+  int32_t numbers[BLOCK], sum = round_to_int8(x, numbers, out + INT4_WORDS - 2);
+  for (int k = 0; k < BLOCK; k++) ((int8_t *)out)[k] = numbers[k];
+  word half = -4 * sum & 0xFFFF;  // where a lane has two sums of 16 bits, each begins with half
+  out[INT4_WORDS - 1] = PAIRS ? half << 16 | half : (word)(-8 * sum);
+}
+
+#define PREPARE(number, name, ...) prepare_##name,
+static void (*const prepare_block[])(const float *x, word *out) = {FORMATS(PREPARE)};
+
+static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // row of a group
+  for (int64_t k = 0; k < n; k += BLOCK) {
+    word *out = group + (k / BLOCK * rows + row) * formats[format].words;
+    float part[BLOCK] = {0};
+    if (n - k < BLOCK) memcpy(part, x + k, 4 * (n - k));
+    prepare_block[format](n - k < BLOCK ? part : x + k, out);
+  }
+}
+
+// ---- A few rows times a part of a tile ------------------------------------------------------------------------------
+
+//     for (k < n_in) for (r < R) for (c < LANES) out[r][c] += x[r][k] * tile[k][c];
+// Each format has this loop, in its own arithmetic: see times_float32 first. R is constant in each copy of it, so that
+// the sums are registers. Meanwhile it asks for memory, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
+#define ARGUMENTS \
+  const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+#define EACH(r) UNROLL for (int r = 0; r < R; r++)
+#define FLOAT(i) all(((const four *)(x + r * words))[i][0])  // word i of a row's block, in all lanes
+#define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
+#define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
+#define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
+#define LOAD_SUMS vfloat s[MOST_ROWS][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)
+#define STORE_SUMS EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1]
+#define KEEP __asm__ volatile("" ::: "memory")  // weights are not read again, but stay in their registers
+#define ASK __builtin_prefetch(ask, 0, LOCALITY), __builtin_prefetch(ask + pace / 2, 0, LOCALITY), ask += pace; KEEP
+
+INLINE void times_float32(const int R, ARGUMENTS) {
+  enum { words = BLOCK };
+  LOAD_SUMS;
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
+    for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i++, tile += 4 * LANES) {
+      vfloat w0 = LOAD(vfloat, 0), w1 = LOAD(vfloat, 1);
+      ASK;
+      EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i), w1);
+    }
+  STORE_SUMS;
+}
+
+INLINE vfloat widen_float16(const char *tile) {  // [V] float16
+#if defined(AVX512)
+  return (vfloat)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)tile));
+#elif defined(AVX2) && defined(__F16C__)
+  return (vfloat)_mm256_cvtph_ps(_mm_loadu_si128((const void *)tile));
+#elif defined(__aarch64__)
+  return (vfloat)vcvt_f32_f16(vld1_f16((const void *)tile));
+#else  // the exponent has another start and is scaled, which is right for tiny numbers too; that of infinity is all ones
+  vint h = __builtin_convertvector(LOAD(vhalf, 0), vint), infinite = (h & 0x7C00) == 0x7C00;
+  vint size = (vint)((vfloat)((h & 0x7FFF) << 13) * 0x1p112f);
+  return (vfloat)((h & 0x8000) << 16 | size | (infinite & 0x7F800000));
+#endif
+}
+
+INLINE void times_float16(const int R, ARGUMENTS) {
+  enum { words = BLOCK };
+  LOAD_SUMS;
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
+    for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i += 2, tile += 4 * LANES) {
+      ASK;
+      for (int j = 0; j < 2; j++) {
+        vfloat w0 = widen_float16(tile + 2 * LANES * j), w1 = widen_float16(tile + 2 * LANES * j + 2 * V);
+        EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i + j), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i + j), w1);
+      }
+    }
+  STORE_SUMS;
+}
+
+INLINE void times_bfloat16(const int R, ARGUMENTS) {  // two inputs share 32 bits of the tile, the first in the lower 16
+  enum { words = BLOCK * BFLOAT16_BYTES / 4 };
+  LOAD_SUMS;
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
+    for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i += 2, tile += 4 * LANES) {
+      vint w0 = LOAD(vint, 0), w1 = LOAD(vint, 1);
+      ASK;
+      EACH(r) s[r][0] = DOT2(s[r][0], w0, i), s[r][1] = DOT2(s[r][1], w1, i);
+    }
+  STORE_SUMS;
+}
+
+// Both rounded formats add up a block's products exactly, and then multiply that sum by the scales.
+#ifdef WIDE  // without dot4's instruction: added now, as there is no register for it later
+#define ADD_UP(sum, more) sum += more; __asm__("" : "+x"(sum))
+#define INT8S(w, odd) ((vpair)(w) >> 8 * (odd) & 255)
+#define ADD_INT8(sum, w, x) ADD_UP(sum, WIDE(w, x))
+#define ADD_INT4(sum, w, x) ADD_UP(sum, SMALL(w, x))
+#define WIDEN(sum) WIDE(sum, (vshort){0} + 1)
+typedef vshort sum_of_int4;
+#else
+#define INT8S(w, odd) ((w) ^ (EXCESS ? 0 : 128))
+#define ADD_INT8(sum, w, x) sum = dot4(sum, w, x)
+#define ADD_INT4 ADD_INT8
+#define WIDEN(sum) sum
+typedef vint sum_of_int4;
+#endif
+
+INLINE void times_int8(const int R, ARGUMENTS) {
+  enum { words = INT8_WORDS };
+  LOAD_SUMS;
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R) {
+    vint e[MOST_ROWS][2];
+    EACH(r) e[r][0] = e[r][1] = INT(words - 1);
+    UNROLL
+    for (int i = 0; i < BLOCK / 4; i++, tile += 4 * LANES) {
+      vbyte a = LOAD(vbyte, 0), b = LOAD(vbyte, 1);
+      ASK;
+      UNROLL
+      for (int odd = 0; odd <= PAIRS; odd++) {
+        vbyte w0 = (vbyte)INT8S(a, odd);
+        vbyte w1 = (vbyte)INT8S(b, odd);
+        EACH(r) {
+          ADD_INT8(e[r][0], w0, INT(odd * BLOCK / 4 + i));
+          ADD_INT8(e[r][1], w1, INT(odd * BLOCK / 4 + i));
+        }
+      }
+    }
+    EACH(r) for (int i = 0; i < 2; i++)
+      s[r][i] = multiply_add(s[r][i], FLOAT(words - 2), __builtin_convertvector(e[r][i], vfloat));
+  }
+  STORE_SUMS;
+}
+
+INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a byte, as 0 to 15: 8 more than they are
+  enum { words = INT4_WORDS };
+  LOAD_SUMS;
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R, tile += 2 * sizeof(vhalf)) {
+    sum_of_int4 e[MOST_ROWS][2];
+    EACH(r) e[r][0] = e[r][1] = (sum_of_int4)INT(words - 1);
+    UNROLL
+    for (int i = 0; i < BLOCK / 8; i++, tile += 4 * LANES) {
+      vbyte a = LOAD(vbyte, 0), b = LOAD(vbyte, 1);
+      ASK;
+      UNROLL
+      for (int high = 0; high < 2; high++) {
+        vbyte w0 = a >> 4 * high & 15, w1 = b >> 4 * high & 15;
+        EACH(r) {
+          ADD_INT4(e[r][0], w0, INT(high * BLOCK / 8 + i));
+          ADD_INT4(e[r][1], w1, INT(high * BLOCK / 8 + i));
+        }
+      }
+    }
+    vfloat scale[2];  // of the block's weights: bfloat16s
+    for (int i = 0; i < 2; i++) scale[i] = (vfloat)(__builtin_convertvector(LOAD(vhalf, i), vint) << 16);
+    EACH(r) for (int i = 0; i < 2; i++) {
+      vfloat total_int = __builtin_convertvector(WIDEN(e[r][i]), vfloat);
+      s[r][i] = multiply_add(s[r][i], FLOAT(words - 2), scale[i] * total_int);
+    }
+  }
+  STORE_SUMS;
+}
+
+#define COPY(name, R) case R: if (R <= ROWS) times_##name(R, x, tile, n_in, ask, pace, out, stride); return;
+#define COPIES(name, R) COPY(name, R) COPY(name, R + 1) COPY(name, R + 2) COPY(name, R + 3) COPY(name, R + 4)
+#define COPIES_OF(number, name, ...) \
+  static void multiply_##name(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(name, 1) COPIES(name, 6) } }
+#define MULTIPLY(number, name, ...) multiply_##name,
+FORMATS(COPIES_OF)
+static void (*const multiply_group[])(int64_t rows, ARGUMENTS) = {FORMATS(MULTIPLY)};
+
+static int64_t group_start(int64_t rows, int64_t group) {  // groups have as many rows each, or one more
+  int64_t groups = (rows + ROWS - 1) / ROWS;
+  return group * (rows / groups) + least(group, rows % groups);
+}
+
+static int kind_of_rows(int64_t rows) {  // one row, few, a group, several groups: forward.py's tune has these four
+  return (rows > 1) + (rows > ROWS / 2) + (rows > ROWS);
+}
+
+typedef struct { const char *from; int64_t pace; } Asking;  // the memory that a loop asks for: see ASK
+
+static Asking asking(const char *at, int64_t bytes, int64_t group, int64_t groups, int64_t distance) {
+  // A group that multiplies by a part of a tile, of so many bytes, asks for what is at some distance, if that is not 0.
+  // Of several groups the first few ask for the next part, each for its share.
+  int64_t askers = least(groups, 4);
+  if (!distance || group >= askers) return (Asking){at, 0};
+  if (groups == 1) return (Asking){at + distance, 4 * LANES};
+  return (Asking){at + bytes + group * (bytes / askers), 4 * LANES / askers};
+}
+
+static void multiply_tile(const Linear *w, int64_t tile, const word *x, int64_t rows, const number *ahead, float *out) {
+  // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
+  // other, while it is in the first cache.
+  enum { PART = 16384 };  // bytes
+  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format;
+  int64_t part = groups > 1 ? PART / part_bytes(f, BLOCK) * BLOCK : n, bytes = part_bytes(f, part);
+  const char *at = w->tiles + tile * tile_bytes(f, n);
+  memset(out, 0, 4 * LANES * rows);
+  for (int64_t k = 0; k < n; k += part, at += bytes)
+    for (int64_t group = 0; group < groups; group++) {
+      int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
+      const word *rows_of_group = x + first * n_words(f, n) + n_words(f, k) * m;
+      Asking ask = asking(at, bytes, group, groups, ahead[kind_of_rows(rows)]);
+      multiply_group[f](m, rows_of_group, at, least(part, n - k), ask.from, ask.pace, out + first * LANES, LANES);
+    }
+}
+
+// ---- A few rows times a matrix as a file has it ---------------------------------------------------------------------
+
+// A file stores a matrix input by input, [n_in, n_out]. Packing takes as long as a dozen tokens, so a short run reads the
+// matrix where it lies: INPUTS inputs of many channels, then the next ones. These are long rows, which memory gives as
+// fast as tiles. The sums wait in the second cache meanwhile. Each is added up in the same order, so to the same bits.
+enum { SUMS = 1 << 15, AHEAD = 128, INPUTS = BLOCK / 2 };  // floats; bytes; at a time
+
+INLINE void times_in_order(const int R, ARGUMENTS) {  // times_float32, where the next input is `pace` bytes away
+  enum { words = BLOCK };
+  LOAD_SUMS;
+  for (int64_t i = 0; i < n_in; i++, tile += pace, ask += pace) {
+    vfloat w0 = LOAD(vfloat, 0), w1 = LOAD(vfloat, 1);
+    __builtin_prefetch(ask, 0, LOCALITY);
+    KEEP;
+    EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i), w1);
+  }
+  STORE_SUMS;
+}
+
+COPIES_OF(, in_order)
+
+static void multiply_file(const Linear *w, int64_t tile, int64_t n_tiles, const word *x, int64_t rows, float *out) {
+  // [rows, n_in] prepared, [n_in, n_tiles * LANES] of the matrix, from a tile on -> [rows, n_tiles * LANES]
+  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, width = n_tiles * LANES;
+  memset(out, 0, 4 * rows * width);
+  for (int64_t k = 0; k < n; k += INPUTS)
+    for (int64_t channel = 0; channel < width; channel += LANES) {
+      const char *at = w->tiles + k * w->row_bytes + 4 * (tile * LANES + channel);
+      for (int64_t group = 0; group < groups; group++) {
+        int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
+        const word *rows_of_group = x + first * n_words(FLOAT32, n) + k / BLOCK * BLOCK * m + k % BLOCK;
+        float *sums = out + first * width + channel;
+        multiply_in_order(m, rows_of_group, at, least(INPUTS, n - k), at + AHEAD, w->row_bytes, sums, width);
+      }
+    }
+}
