@@ -4,6 +4,9 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median_low
+from typing import Any
+
+ByRows = dict[int, float]  # {rows: seconds of a call of the target}
 
 LONG = 3  # a call of more than this many times the median was interrupted, and does not count
 
@@ -15,7 +18,7 @@ def usual_seconds(times: Sequence[float]) -> float:
     return sum(usual) / len(usual)
 
 
-def costs_by_rows(calls: Iterable[tuple[int, float]]) -> dict[int, float]:
+def costs_by_rows(calls: Iterable[tuple[int, float]]) -> ByRows:
     """(rows, seconds) of each call, in any order -> {rows: usual seconds of a call}, the fewest rows first."""
     times: dict[int, list[float]] = defaultdict(list)
     for rows, seconds in calls:
@@ -23,7 +26,17 @@ def costs_by_rows(calls: Iterable[tuple[int, float]]) -> dict[int, float]:
     return {rows: usual_seconds(times[rows]) for rows in sorted(times)}
 
 
-def line_through(costs: dict[int, float]) -> Callable[[int], float]:
+def seconds_of_a_draft(steps: Sequence[Any]) -> float | None:
+    """Return the seconds of a draft token in these TextSteps; 0 if nothing was drafted, None if each proposal read the
+    prompt. The time of empty proposals belongs to the tokens of the others."""
+    proposals = [step for step in steps if not step.draft_prefill]
+    drafted = sum(step.drafted for step in proposals)
+    if drafted:
+        return sum(step.drafting for step in proposals) / drafted
+    return None if any(step.drafted for step in steps) else 0.0
+
+
+def line_through(costs: ByRows) -> Callable[[int], float]:
     """Return the function rows -> cost through these {rows: cost}: linear between them, and beyond the largest with the
     slope from 1 row to it. One row that is missing costs as much as the cheapest call."""
     costs = {1: min(costs.values())} | costs

@@ -2,22 +2,17 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from speculative.engines.model import Call
 from speculative.steps import TextStep
 
+RoleCall = tuple[str, Call]  # the role of a model, and a call of it
 
-class RoleCall(NamedTuple):
-    """A call of the model of a role."""
 
-    role: str
-    call: Call
-
-    @property
-    def order(self) -> tuple[float, bool]:
-        return self.call.began, self.role == "target"  # drafts whose derived time is 0 come first, too
+def in_order(role_call: RoleCall) -> tuple[float, bool]:
+    role, call = role_call
+    return call.began, role == "target"  # drafts whose derived time is 0 come first, too
 
 
 class StepTimes:
@@ -45,25 +40,36 @@ class StepTimes:
                 if call is self.last[role]:
                     break
                 if call.derived or call.began >= self.began:
-                    made.append(RoleCall(role, call))
-        return sorted(made, key=lambda role_call: role_call.order)
+                    made.append((role, call))
+        return sorted(made, key=in_order)
 
     def write(self, step: TextStep, is_last: bool) -> None:
-        """Write the times into a step. is_last: True to count all that was waited for, as with a loop on a device the
-        calls after the stop text."""
+        """Write the times into a step. is_last: see take_span."""
         calls = self.calls()
-        of_target = [call for role, call in calls if role == "target"]
-        of_drafts = [call for role, call in calls if role != "target"]
-        began = self.began
-        step.seconds = self.waited
-        step.derived = of_target[-1].derived
-        if step.derived:  # the program on the device has made several steps in the time of this call
-            began = calls[0].call.began
+        began, step.seconds = self.take_span(calls, is_last)
+        for role, call in calls:
+            begin = call.began - began
+            step.calls.append((role, begin, call.seconds))
+            if role != "target":
+                step.draft_prefill |= call.prefill
+                continue
+            if step.drafted and not step.scoring:
+                step.drafting = begin
+            step.scoring += call.seconds
+            step.derived = call.derived
+            step.prefill |= call.prefill
+
+    def take_span(self, calls: Sequence[RoleCall], is_last: bool) -> tuple[float, float]:
+        """Take the time of a step from the seconds that are in no step yet -> when it began, its seconds.
+
+        A program on a device makes several steps in the time of one. Each has the time of its own calls, and the last
+        one the rest, in which the program also made calls after the stop text.
+        """
+        began, seconds = self.began, self.waited
+        _, first = calls[0]
+        if first.derived:
+            began = first.began
             if not is_last:
-                step.seconds = sum(call.seconds for _, call in calls)
-        self.waited -= step.seconds
-        step.drafting = of_target[0].began - began if step.drafted else 0.0
-        step.scoring = sum(call.seconds for call in of_target)
-        step.calls = [(role, call.began - began, call.seconds) for role, call in calls]
-        step.draft_prefill = any(call.prefill for call in of_drafts)
-        step.prefill = any(call.prefill for call in of_target)
+                seconds = sum(call.seconds for _, call in calls)
+        self.waited -= seconds
+        return began, seconds

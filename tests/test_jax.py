@@ -6,6 +6,7 @@ import re
 from collections import Counter, deque
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from speculative.engines.jax.model import cached
 from speculative.engines.model import CachedNetwork, Model
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import GREEDY, Filters
-from speculative.measure.greedy import greedy_differences
+from speculative.measure.greedy import greedy_difference
 from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
@@ -183,9 +184,11 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, compiled, K, mo
 
 def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
     """And to the end of the context: the text and the caches have room for the last window and for rows of padding.
-    Only rounding may part two texts: greedy_differences looks at the margin."""
+    Only rounding may part two texts: greedy_difference looks at the margin."""
     greedy = loop_of(pair, least=jax_model.SMALL)
     model = cached(greedy.decoder.networks["target"])
+    options = SimpleNamespace(dtype="float32")
+    session = SimpleNamespace(engine=NumpyEngine(), models={"target": model}, options=options)
     equal = 0
     lengths = [power + i for power in (64, 128, 256) for i in range(-7, 3)] + [HPARAMS["n_ctx"]]
     for T in lengths:
@@ -194,9 +197,9 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
         both = python_steps(pair, x, T - n, 0), steps_of(greedy, x, T - n, 8, rng())
         texts = [decoded(steps) for steps in both]
         assert [*map(len, texts)] == [T - n] * 2
-        line, is_defect = greedy_differences(NumpyEngine(), [x], model, [[text] for text in texts], "float32")
-        assert ("rounding can" in line) == (texts[0] != texts[1])
-        assert not is_defect
+        difference = greedy_difference(session, [x], [[text] for text in texts])
+        assert bool(difference) == (texts[0] != texts[1])
+        assert not difference or "rounding can" in difference.text
         equal += texts[0] == texts[1]
         assert len({*texts[0]}) > 4
     assert equal >= len(lengths) - 2

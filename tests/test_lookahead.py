@@ -15,7 +15,7 @@ from speculative.drafters import DRAFTERS
 from speculative.drafters.base import always
 from speculative.lookahead import AutoK, Stopping
 from speculative.loops import PythonLoops
-from speculative.measure.simulate import Clock, KnownText, Prices, SimulatedText, Simulation
+from speculative.measure.simulate import Clock, KnownText, Prices, Simulation
 from speculative.sampling import NOTHING, speculative_sampling
 
 PROMPT = [0] * 8
@@ -49,8 +49,8 @@ class CountingText(Simulation):
         chances = [float(right(n + place)) for place in range(N)]
         known = KnownText(PROMPT, [(place + 1) % 5 for place in range(N)], chances, [1.0] * N)
         prices = Prices(lambda rows: 1 + row * (rows - 1), draft_time, 0.0)
-        super().__init__(SimulatedText(known), prices, shift=0.5, clock=NoisyClock(noise))
-        self.right_margins = [1.0] * (N + 99)
+        super().__init__(known, prices, shift=0.5, clock=NoisyClock(noise))
+        self.margins_where_right = [1.0] * (N + 99)
         self.catch_up = catch_up
         self.proposes = proposes
         self.n_read = 0  # tokens that the drafter has read
@@ -160,10 +160,8 @@ def test_what_was_learned_stays_for_the_next_decode():
 def test_a_simulation_takes_the_seconds_of_the_decode(alpha):
     N = 200
     right = accepted_with(alpha)
-    known = CountingText(N, right).text.given
-    simulation = Simulation(
-        SimulatedText(known), Prices(lambda rows: 0.96 + 0.04 * rows, draft=0.1, by_text=0.0), shift=0.5
-    )
+    known = CountingText(N, right).text
+    simulation = Simulation(known, Prices(lambda rows: 0.96 + 0.04 * rows, draft=0.1, by_text=0.0), shift=0.5)
     assert simulation.decode([DRAFTERS["model"]], "auto")[0] == pytest.approx(simulate(N, right=right)[0], rel=0.02)
 
 

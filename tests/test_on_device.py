@@ -20,7 +20,8 @@ pytest.importorskip("jax")
 import jax
 
 from speculative.engines.jax.engine import JaxEngine
-from speculative.measure.greedy import greedy_differences
+from speculative.measure.greedy import greedy_difference
+from speculative.measure.record import Difference
 
 OUTCOME = itemgetter("tokens", "drafted", "accepted")  # of an iteration
 PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]
@@ -113,14 +114,18 @@ def test_greedy_texts_that_differ_are_reported_with_their_margin():
     target = SimpleNamespace(with_probs=lambda to_probs: lambda x: to_probs(logits))
     prompts = [[5, 6], [7]]
     texts = [[3, 3], [3, 3, 3]]
-    differences = partial(greedy_differences, JaxEngine(mesh=1, data_parallel=1), prompts, target)
-    assert differences([texts, texts], "float32") == ("", False)
+    options = SimpleNamespace(dtype="float32")
+    engine = JaxEngine(mesh=1, data_parallel=1)
+    session = SimpleNamespace(engine=engine, models={"target": target}, options=options)
+    assert greedy_difference(session, prompts, [texts, texts]) is None
     for dtype, verdict in (
         ("bfloat16", "rounding can change their order."),
         ("float32", "a defect, as rounding changes the order of logits that are at most 0.001 apart."),
     ):
+        options.dtype = dtype
         which = "for prompt 2, first difference at position 2: token 3 or 2, where the two best logits are 0.25 apart"
-        assert differences([texts, [[3, 3], [3, 2, 3]]], dtype) == (f"{which}: {verdict}", dtype == "float32")
+        expected = Difference(f"{which}: {verdict}", dtype == "float32")
+        assert greedy_difference(session, prompts, [texts, [[3, 3], [3, 2, 3]]]) == expected
 
 
 @pytest.mark.slow  # both processes compile everything

@@ -14,7 +14,7 @@ from speculative.cli.command import parse, run
 from speculative.cli.help import help_text
 from speculative.cli.interactive import read_changes
 from speculative.cli.words import read_words
-from speculative.cli.workbench import READ
+from speculative.cli.workbench import options_of
 from speculative.filters import Filters
 from speculative.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options
 from speculative.support.errors import UserError
@@ -116,7 +116,7 @@ def test_words_become_options(line, expected, monkeypatch):
 @given(st.lists(st.text(alphabet="\\\\nt\\n\\t a", min_size=1), min_size=1))
 def test_stop_texts_are_typed_as_they_are_shown(texts):
     """Each session shows them in one line."""
-    assert READ["stop"](as_typed("stop", texts)) == texts
+    assert options_of({"stop": as_typed("stop", texts)}) == {"stop": texts}
     assert read_changes(f"/K 2 /stop {as_typed('stop', texts)}")["stop"] == texts
 
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tiny import plant
+from tiny import plant, sample_of
 
 from speculative.measure import advice, document, doubt, ending, figures, page, tables, words
 from speculative.measure.observe import decoder_of
@@ -49,8 +49,8 @@ MINE = [
 
 def run_by_hand(**changes):
     """The record of that run."""
-    plain = Record("autoregressive", [[1]], samples=[PLAIN], seconds=10.0, waited=0.5)
-    mine = Record("speculative", [[1]], samples=[MINE], seconds=8.3, waited=0.25)
+    plain = Record(10.0, samples=[sample_of(PLAIN)], name="autoregressive", inputs=[[1]], waited=0.5)
+    mine = Record(8.3, samples=[sample_of(MINE)], name="speculative", inputs=[[1]], waited=0.25)
     machine = Machine("Linux", "a CPU", 2, "3.12", "2.4", "c", "C (AVX2), 2 threads", exact=True)
     record = RunRecord(
         options=Options(drafter="prompt_lookup+model", K=2, temperature=1.0),
@@ -215,20 +215,20 @@ def check_words():
 # ---- The mistakes ----------------------------------------------------------------------------------------------------
 
 MISTAKES = [  # the check that sees it, the function, a part of its source, another in its place
-    (check_counts, "measure.figures:sums", "n_tokens / (drafted + len(calls))", "n_tokens / (drafted + 1)"),
+    (check_counts, "measure.figures:sums", "n_tokens / (drafted + n)", "n_tokens / (drafted + 1)"),
     (check_counts, "measure.figures:sums", "accepted / drafted if", "accepted / n_tokens if"),
-    (check_counts, "measure.figures:count", "alpha=mean(chances)", "alpha=max(chances)"),
-    (check_counts, "measure.figures:by_position", "length >= position", "length > position"),
-    (check_counts, "measure.figures:by_source", "tested.update(step.source[:n_tested])", "tested.update(step.source)"),
-    (check_counts, "measure.figures:by_source", "[accepted[name], tested[name]]", "[tested[name], accepted[name]]"),
+    (check_counts, "measure.figures:mean_of", "mean(numbers)", "max(numbers)"),
+    (check_counts, "measure.figures:reaching", "length >= position", "length > position"),
+    (check_counts, "measure.figures:by_source", "step.source[: len(step.alpha)]", "step.source"),
+    (check_counts, "measure.figures:by_source", "[accepted[name], n]", "[n, accepted[name]]"),
     (check_times, "measure.figures:prefill_seconds", "if step.draft_prefill:", "if step.prefill and False:"),
-    (check_times, "measure.figures:seconds_of_a_draft", "if not step.draft_prefill", "if True"),
+    (check_times, "costs:seconds_of_a_draft", "if not step.draft_prefill", "if True"),
     (check_times, "measure.figures:times_of", "drafting=drafting", "drafting=scoring"),
     (check_times, "measure.figures:times_of", "speculative.waited + (", "0 * ("),
-    (check_account, "measure.figures:compare", " - speculative_costs.prefill", ""),
-    (check_account, "measure.figures:compare", "autoregressive_costs.by_rows.get(1)", "speculative_costs.by_rows[2]"),
+    (check_account, "measure.figures:compare", " - costs.prefill", ""),
+    (check_account, "measure.figures:compare", "plain.by_rows.get(1)", "costs.by_rows[2]"),
     (check_account, "measure.figures:account_of", "window(m + 1)", "window(m)"),
-    (check_account, "measure.figures:account_of", "counts.mean_K, c, beta)", "counts.mean_K, c)"),
+    (check_account, "measure.figures:account_of", "K, c, beta)", "K, c)"),
     (check_account, "measure.figures:account_of", "leviathan_tokens(counts.alpha, m)", "leviathan_tokens(counts.r, m)"),
     (check_account, "measure.figures:costs_of", "if not step.prefill", "if True"),
     (check_doubt, "measure.doubt:reason_to_doubt", "(1 + noise) * most", "(1 + noise) * most * (spread or 1)"),
@@ -237,23 +237,23 @@ MISTAKES = [  # the check that sees it, the function, a part of its source, anot
     (check_doubt, "measure.doubt:disturbance", "times.seconds.speculative + (", "0 * ("),
     (check_lines, "measure.ending:acceptance_line", "counts.mean_K + 1", "counts.mean_K"),
     (check_lines, "measure.ending:time_line", "seconds.drafting, seconds.scoring", "seconds.scoring, seconds.drafting"),
-    (check_lines, "measure.ending:law_line", "not record.rule.lossless", "record.rule.lossless"),
+    (check_lines, "measure.ending:law_line", "None if rule.lossless", "None if not rule.lossless"),
     (check_lines, "measure.ending:pace", "f.rate / f.speedup", "f.rate * f.speedup"),
     (check_lines, "measure.ending:account_line", "account.account_blog:", "account.blog_speedup:"),
     (check_advice, "measure.advice:setting_to_try", "speedup > enough", "speedup > 9 * enough"),
     (check_advice, "measure.advice:typed", '== (record.fast, "auto")', '== ("", "auto")'),
     (check_advice, "measure.tables:grid", "of_drafter[K] for of_drafter", 'of_drafter["2"] for of_drafter'),
     (check_tables, "measure.tables:formula_rows", "times(account.blog_speedup)", "times(account.account_blog)"),
-    (check_tables, "measure.tables:positions", "[position - 1]", "[-position]"),
-    (check_tables, "measure.tables:calls", "counts.iterations", "counts.tokens"),
+    (check_tables, "measure.tables:by_position", "accepted_by_position, ", "accepted_by_position[::-1], "),
+    (check_tables, "measure.tables:by_tokens", "counts.iterations", "counts.tokens"),
     (check_race, "measure.race:placed_steps", "end + step.seconds", "end + step.scoring"),
     (check_race, "measure.race:stacked_tokens", "bottom = step.end", "pass"),
     (check_race, "measure.race:lanes", 'if name == "autoregressive"', 'if name == "speculative"'),
     (check_race, "measure.close_up:worth", "2 if step.accepted else 1", "1 if step.accepted else 2"),
     (check_race, "measure.page:legend", "kind == origin", "True"),
-    (check_json, "measure.document:steps_of", 'range(values["tokens"])', 'range(values["drafted"])'),
-    (check_json, "measure.document:flat", "flat(FIGURES[f.name], value)", "plain(value)"),
-    (check_json, "measure.document:plain_step", "len(step.tokens)", "step.drafted"),
+    (check_json, "measure.document:with_tokens", 'islice(tokens, step["tokens"])', 'islice(tokens, step["drafted"])'),
+    (check_json, "measure.document:flat", "flat(FIGURES[f.name], value)", "{f.name: value}"),
+    (check_json, "measure.document:written", 'len(values["tokens"])', 'values["drafted"]'),
     (check_words, "measure.words:duration", "seconds < 0.01", "seconds < 0.1"),
     (check_words, "measure.words:blog_time", "seconds >= 1", "seconds >= 0"),
     (check_words, "measure.words:digits", "p in (0, 1)", "p in (0, 0.5)"),

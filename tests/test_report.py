@@ -15,7 +15,7 @@ from conftest import MODELS
 from enumeration import Clock
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import ROOT, encoder_of
+from tiny import ROOT, encoder_of, sample_of
 
 from benchmarks.output import with_lists
 from speculative import decoding, load_pair, step_times
@@ -33,7 +33,7 @@ from speculative.measure.observe import BLOG_TEXT, decoder_of, engine_line, firs
 from speculative.measure.page import page
 from speculative.measure.predictions import Measured, measure
 from speculative.measure.record import Difference, Predictions, RuleUsed
-from speculative.measure.simulate import KnownText, Prices, SimulatedText, Simulation
+from speculative.measure.simulate import KnownText, Prices, Simulation
 from speculative.measure.tables import figure_rows, grid
 from speculative.measure.turns import Record, median_run, timed_turns
 from speculative.options import FIELDS
@@ -110,7 +110,8 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
 
 
 def record_of(samples, name=""):
-    return Record(name, [[1]], samples=samples, seconds=sum(i.seconds for sample in samples for i in sample))
+    seconds = sum(i.seconds for sample in samples for i in sample)
+    return Record(name=name, inputs=[[1]], samples=[*map(sample_of, samples)], seconds=seconds)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +164,7 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     for i in speculative.iterations[2:6]:
         i.scoring += longer
         i.seconds += longer
-    records = [autoregressive, record_of(speculative.samples)]
+    records = [autoregressive, record_of([speculative.iterations])]
     records[1].waited = waited
     f = figures(*records, measured_of(dict.fromkeys(range(2, 10), window), [0.75] * 60))
     record = recorded(run, records, f)
@@ -212,7 +213,7 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
         other.loops.ready([other.encode(prompt)], 40)
         steps = other.steps("speculative", other.encode(prompt), 40, np.random.default_rng(0))
         n_steps = sum(1 for _ in steps)
-        simulation = Simulation(SimulatedText(measured.texts[0]), Prices(lambda rows: 1.0, draft=0.1, by_text=0.0))
+        simulation = Simulation(measured.texts[0], Prices(lambda rows: 1.0, draft=0.1, by_text=0.0))
         assert simulation.decode(measured.drafters[name], K)[1] == pytest.approx(n_steps, abs=2 * ("int8" in name))
 
 
@@ -371,7 +372,7 @@ def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different
     tokens = pair.encoder.encode(BLOG_TEXT)
     if different:
         tokens[different - 1] += 1
-    record = Record(inputs=[pair.encode(prompt)], samples=[[TextStep([token]) for token in tokens]])
+    record = Record(inputs=[pair.encode(prompt)], samples=[sample_of([TextStep([token]) for token in tokens])])
     plan = SimpleNamespace(is_greedy=temperature == 0)
     session = SimpleNamespace(plan=plan, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
     assert first_unlike_the_blogs(session, record) == expected

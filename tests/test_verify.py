@@ -11,7 +11,8 @@ from tiny import plant
 from speculative.drafters.model import model_tree
 from speculative.engines.model import CachedNetwork, Network
 from speculative.engines.numpy_engine import NumpyEngine
-from speculative.measure.greedy import greedy_differences
+from speculative.measure.greedy import greedy_difference
+from speculative.measure.record import Difference
 from speculative.verify import checks
 from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 
@@ -89,7 +90,7 @@ def test_a_staged_drafter_drafts_from_its_p_whatever_the_rule(run_verify):
 
 @pytest.mark.parametrize(("said", "status"), [("rounding can change their order.", 0), ("a defect, as 1 is more.", 1)])
 def test_greedy_texts_may_part_if_rounding_explains_it(run_verify, monkeypatch, said, status):
-    monkeypatch.setattr(checks, "greedy_differences", lambda *texts: (said, bool(status)))
+    monkeypatch.setattr(checks, "greedy_difference", lambda *texts: Difference(said, bool(status)))
     found, out = run_verify(n_tokens_to_generate=1)
     assert (found, lines_of(out)["greedy"][1].partition(" K = 2")[0]) == (status, f"K = 1: {said}")
 
@@ -102,9 +103,11 @@ def test_rounding_explains_nothing_if_rows_are_equal_to_the_bit(monkeypatch, exa
     monkeypatch.setattr(NumpyEngine, "exact", exact)
     network = object.__new__(kind)
     network.with_probs = lambda to_probs: lambda x: np.array([[0, 1, 1.0001]])
-    text, found = greedy_differences(NumpyEngine(), [[5]], network, [[[2]], [[1]]], "float32")
-    assert found == is_defect
-    assert ("a defect" if is_defect else "rounding can change their order") in text
+    options = SimpleNamespace(dtype="float32")
+    session = SimpleNamespace(engine=NumpyEngine(), models={"target": network}, options=options)
+    difference = greedy_difference(session, [[5]], [[[2]], [[1]]])
+    assert difference.is_defect == is_defect
+    assert ("a defect" if is_defect else "rounding can change their order") in difference.text
 
 
 def test_it_stops_when_the_time_is_up_and_not_before_the_fewest_draws(run_verify):

@@ -5,7 +5,6 @@ import json
 import re
 import socket
 import threading
-from collections import deque
 
 import pytest
 from conftest import PROMPT, USUAL
@@ -110,7 +109,7 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
     run = compare(bench.session, PROMPT, 1)
     monkeypatch.setattr(workbench, "compare", lambda *_, **__: run)
     for _ in range(MOST_RUNS + 2):
-        bench.decode({"prompt": PROMPT}, deque(), threading.Event())
+        bench.decode({"prompt": PROMPT}, workbench.Watcher())
     for name in ("3/page", f"{MOST_RUNS + 2}/page"):
         assert client.get(f"/runs/{name}").text == run.html()
     for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/json", "../main.py", "3/x"):

@@ -15,12 +15,21 @@ import pytest
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.formats import convert_all as convert
+from speculative.measure.record import Sample
 from speculative.rules import Rule, rule_of
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 
 HPARAMS = {"n_vocab": 50, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
+
+
+def sample_of(steps):
+    """The text of these steps."""
+    sample = Sample()
+    for step in steps:
+        sample.add(step)
+    return sample
 
 
 def random_arrays(hparams, seed=0, scale=0.3):

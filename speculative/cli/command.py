@@ -60,17 +60,12 @@ def file_prompts(file: str, batch: int) -> list[str]:
     if batch == 1 and not is_jsonl(file):
         return [read_text(file, "prompt")]
     prompts = read_prompts(file)
-    if batch == 1:
-        say_which(file, prompts)
-        return prompts[:1]
-    if len(prompts) < batch:
-        raise UserError(f"--batch {batch} needs at least {batch} prompts, and {file} has {len(prompts)}")
-    return prompts
-
-
-def say_which(file: str, prompts: list[str]) -> None:
-    """Print that the first of several prompts is decoded."""
     n = len(prompts)
+    if n < batch:
+        raise UserError(f"--batch {batch} needs at least {batch} prompts, and {file} has {n}")
+    if batch > 1:
+        return prompts
     if n > 1:
         line = f"only the first of {n} prompts in {file} is decoded: --batch {n} decodes all of them"
         print(one_line(line), file=sys.stderr)
+    return prompts[:1]

@@ -2,7 +2,9 @@
 
 import shutil
 import textwrap
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from speculative.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
 from speculative.values import as_typed
@@ -22,59 +24,54 @@ COMMANDS = {  # of a session -> what they do
 SESSION = r"""/NAME VALUE changes an option; /NAME alone switches it or sets its default.
 /why explains the last run; quit ends the session.
 In a prompt \n is a newline, \t a tab, \\n the characters \n; // begins a prompt with a slash."""
+LIVE = [name for name, f in FIELDS.items() if f.metadata.get("live")]  # options that a session can change
 MORE = "More"  # the group of the rare options
 MOST_COLUMNS = 120  # also at a wider terminal
 INDENT = 26  # columns before an option's help
 
 
-class Entry(NamedTuple):
-    """An option in a list of options."""
-
-    typed: str  # its name as it is typed here
-    value: str  # that stands behind its help; "" for none
-
-
 def help_text(everything: bool = False) -> str:
     """Return --help: the options with their defaults; with everything, the rare ones too."""
-    lines = []
-    for group in [*GROUPS, MORE] if everything else GROUPS:
-        lines += group_lines(group, {name: Entry(flag(name), default(name)) for name in FIELDS})
-    return "\n".join(lines if everything else [*lines, "", "--help all shows the rest."])
+    entries = {name: (flag(name), default(name)) for name in FIELDS}
+    if everything:
+        return "\n".join(grouped(entries, (*GROUPS, MORE)))
+    return "\n".join([*grouped(entries, GROUPS), "", "--help all shows the rest."])
 
 
 def session_help(options: ModelOptions) -> str:
     """Return /help: the options that a session can change, with their values."""
-    entries = {}
-    for name, f in FIELDS.items():
-        if f.metadata.get("live"):
-            entries[name] = Entry(f"/{name}", in_words(name, getattr(options, name)))
-    lines = [SESSION]
-    for group in (*GROUPS, MORE):
-        lines += group_lines(group, entries)
-    return "\n".join(lines)
+    entries = {name: (f"/{name}", in_words(name, getattr(options, name))) for name in LIVE}
+    return "\n".join([SESSION, *grouped(entries, (*GROUPS, MORE))])
 
 
-def group_lines(group: str, entries: dict[str, Entry]) -> list[str]:
-    """Return the lines of a group: its heading and the options that have an entry, if any has."""
+def grouped(entries: dict[str, tuple], groups: Sequence[str]) -> list[str]:
+    """Return the lines of these groups: the heading of each that has an entry, and its entries.
+
+    entries: {option: (its name as it is typed here, the value that stands behind its help; "" for none)}.
+    """
     lines = []
-    for name, entry in entries.items():
-        metadata = FIELDS[name].metadata
-        if metadata.get("group", MORE) == group:
-            value = f" [{entry.value}]" if entry.value else ""
-            lines += option_lines(f"{entry.typed} {metadata['takes']}", metadata["help"] + value)
-    return ["", group, *lines] if lines else []
+    for group in groups:
+        names = [name for name in entries if FIELDS[name].metadata.get("group", MORE) == group]
+        if names:
+            lines += ["", group]
+        for name in names:
+            typed, value = entries[name]
+            metadata = FIELDS[name].metadata
+            in_brackets = f" [{value}]" if value else ""
+            lines += option_lines(f"{typed} {metadata['takes']}", metadata["help"] + in_brackets)
+    return lines
 
 
 def option_lines(typed: str, words: str) -> list[str]:
     """Return an option's lines. Its help begins beside it, or below it if it is long."""
     columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
-    width = max(columns - INDENT, INDENT)
+    width = max(columns, 2 * INDENT)
     indent = " " * INDENT
-    lines = [indent + line for line in textwrap.wrap(words, width, break_on_hyphens=False)]
+    wrap = partial(textwrap.wrap, words, width, subsequent_indent=indent, break_on_hyphens=False)
     beside = f"  {typed.rstrip()}".ljust(INDENT)
-    if not beside.endswith(" "):
-        return [beside, *lines]
-    return [beside + lines[0].lstrip(), *lines[1:]]
+    if beside.endswith(" "):
+        return wrap(initial_indent=beside)
+    return [beside, *wrap(initial_indent=indent)]
 
 
 def flag(name: str) -> str:

@@ -49,19 +49,15 @@ class Conversation:
         elif command == "help":
             print(session_help(self.session.options))
         elif command == "why":
-            self.tell_why()
+            if not self.last:
+                raise UserError("nothing was decoded and measured yet: give a prompt first, without /quiet")
+            show_ending(self.last)
         elif line.startswith("/") and not line.startswith("//"):
             self.session = change(self.session, read_changes(line))
         elif line.strip():
             check_prompt(line)
             prompt = without_escapes(line.removeprefix("/"))
             self.last = self.decode(self.session, [prompt] * self.session.options.n_samples)
-
-    def tell_why(self) -> None:
-        """Show the ending of the last run. Raises UserError if there was none."""
-        if not self.last:
-            raise UserError("nothing was decoded and measured yet: give a prompt first, without /quiet")
-        show_ending(self.last)
 
 
 def interact(session: Session, decode: Callable) -> None:

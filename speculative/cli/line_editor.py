@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from speculative.cli.choices import CHOICES
-from speculative.cli.help import COMMANDS
+from speculative.cli.help import COMMANDS, LIVE
 from speculative.cli.words import SWITCHES
-from speculative.options import FIELDS
 from speculative.support.files import cache_home
 
 MOST_LINES = 1000  # of the history
+SLASH_WORDS = [f"/{name}" for name in LIVE]  # as they are typed
+SLASH_WORDS += [name for name in COMMANDS if len(name) > 1 and name.startswith("/")]
 
 
 @contextlib.contextmanager
@@ -42,19 +43,13 @@ def completions(before: str, word: str) -> Sequence[str]:
     """Return what a word can become. before: the line up to it."""
     words = before.split()
     if word.startswith("/"):
-        typed = slash_words()
+        typed = SLASH_WORDS
     elif words and words[-1].startswith("/"):
         name = words[-1].removeprefix("/")
         typed = ["on", "off"] if name in SWITCHES else CHOICES.get(name, [])
     else:
         typed = []
     return [f"{name} " for name in typed if name.startswith(word)]
-
-
-def slash_words() -> list[str]:
-    """Return the options that a session can change, and its commands, as they are typed."""
-    live = [f"/{name}" for name, f in FIELDS.items() if f.metadata.get("live")]
-    return [*live, *(name for name in COMMANDS if len(name) > 1 and name.startswith("/"))]
 
 
 def history_file() -> Path | None:

@@ -14,6 +14,7 @@ from speculative.measure import ending, tables
 from speculative.measure.document import to_json
 from speculative.measure.observe import make_record
 from speculative.measure.page import ORIGINS, page
+from speculative.measure.race import proposers_of
 from speculative.measure.record import RunRecord
 from speculative.measure.run import check_files
 from speculative.measure.turns import Record
@@ -22,7 +23,7 @@ from speculative.options import Options
 from speculative.plan import make_plan, spelled_out
 from speculative.session import Session, models_of
 from speculative.support.errors import UserError
-from speculative.support.files import size_of, write_json, write_text
+from speculative.support.files import say_written, size_of, write_json, write_text
 from speculative.support.terminal import PRINTABLE, one_line
 
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
@@ -74,7 +75,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
     if o.html:
         write_text(o.html, page(record))
     if o.interactive and not o.quiet:
-        show_result(record)
+        show_lines(line for line in ending.lines(record) if line.kind in ("speed", "law"))
     elif not o.quiet:
         show_ending(record)
     return record
@@ -83,37 +84,31 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
 # ---- The ending ------------------------------------------------------------------------------------------------------
 
 
-def show_result(record: RunRecord) -> None:
-    """Print the result of a run in a session, in a line; and that the rule is not lossless, where it is not."""
-    print()
-    show_lines([line for line in ending.lines(record) if line.kind in ("speed", "law")])
-
-
 def show_ending(record: RunRecord) -> None:
     """Print what came and why, the tables of --verbose, and what was written."""
     o = record.options
     if color_console() and record.speculative:
         show_legend(record)
     lines = ending.lines(record)
-    print()
-    show_lines([line for line in lines if line.kind in ending.WHAT_CAME])
-    print()
-    show_lines([line for line in lines if line.kind not in ending.WHAT_CAME])
+    show_lines(line for line in lines if line.kind in ending.WHAT_CAME)
+    show_lines(line for line in lines if line.kind not in ending.WHAT_CAME)
     if o.verbose:
         show_iterations(record)
         show_figures(record)
-    for path, what in ((o.json, "the run as JSON"), (o.html, "the run as a page, for any browser")):
-        if path and path != "-":
-            print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
+    if o.json:
+        say_written(o.json, "the run as JSON")
+    if o.html:
+        say_written(o.html, "the run as a page, for any browser")
     if record.packable:
         where = f"{memory.in_words(record.packable.n_bytes)} in {os.path.join(o.models_dir, 'packed')}"
         print(one_line(f"The next run begins {record.packable.seconds:.0f} s sooner with --pack: {where}"))
 
 
-def show_lines(lines: Sequence[ending.Line]) -> None:
-    """Print lines as paragraphs, the headline in bold where that can be shown."""
+def show_lines(lines: Iterable[ending.Line]) -> None:
+    """Print an empty line, and these lines as paragraphs, the headline in bold where that can be shown."""
     console = color_console()
     columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
+    print()
     for line in lines:
         text = textwrap.fill(line.text, columns, break_long_words=False, break_on_hyphens=False)
         if console and line.kind == "speed":
@@ -124,7 +119,7 @@ def show_lines(lines: Sequence[ending.Line]) -> None:
 
 def show_legend(record: RunRecord) -> None:
     """Print each origin in its colour, and each drafter of which a token was accepted."""
-    names = {name for step in record.speculative.iterations for name in step.source[: step.accepted]}
+    names = {name for step in record.speculative.iterations for name in proposers_of(step)}
     origins = {*ORIGINS, *(f"accepted: {name}" for name in names - {"model"})}
     pieces = [(f"{origin.replace('_', ' ')}  ", origin) for origin in sorted(origins)]
     show([("\n", None), *pieces, ("\n", None)])
@@ -139,9 +134,9 @@ def show_iterations(record: RunRecord) -> None:
     for number, step in enumerate(record.speculative.iterations, start=1):
         accepted = f"{step.accepted} of {step.drafted}"
         seconds = [duration(step.drafting), duration(step.scoring)]
-        chances = [f"{chance:.2f}" for chance in step.alpha]
+        chances = " ".join(f"{chance:.2f}" for chance in step.alpha)
         text = repr(step.text).translate(PRINTABLE)
-        rows.append([str(number), accepted, *seconds, " ".join(chances), text])
+        rows.append([str(number), accepted, *seconds, chances, text])
     show_table(("#", "accepted", "draft", "score", "α", "tokens"), rows)
 
 
@@ -150,19 +145,16 @@ def show_figures(record: RunRecord) -> None:
     for chart in tables.charts(record.figures.counts):
         show_table(chart.columns, chart.rows)
     show_table(("figure", "value", "formula"), [*tables.figure_rows(record), *tables.machine_rows(record)])
-    if grid := tables.grid(record.figures):
-        show_predictions(grid)
-
-
-def show_predictions(grid: tables.Grid) -> None:
+    grid = tables.grid(record.figures)
+    if not grid:
+        return
     rows = []
     for K, beta, *speedups in grid.rows:
-        cost = f"{beta:.2f}" if beta else ""
-        rows.append([K, cost, *map(times, speedups)])
+        rows.append([K, f"{beta:.2f}" if beta else "", *map(times, speedups)])
     show_table(("K", "β", *(f"predicted, {name}" for name in grid.drafters)), rows)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def show_table(columns: Sequence, rows: Iterable) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

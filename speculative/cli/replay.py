@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from speculative.measure.document import naming_run, read_run
 from speculative.measure.page import page
 from speculative.support.errors import UserError
-from speculative.support.files import check_outputs, write_text
-from speculative.support.terminal import one_line
+from speculative.support.files import check_outputs, say_written, write_text
 
 USAGE = "python -m speculative page RUN.json [PAGE.html]"
 
@@ -28,5 +27,4 @@ def main(words: Sequence[str]) -> None:
             raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
         html = page(record)
     write_text(output, html)
-    if output != "-":
-        print(one_line(f"Wrote {output}: the run as a page, for any browser, {os.path.getsize(output) / 1e3:,.0f} kB"))
+    say_written(output, "the run as a page, for any browser")

@@ -53,9 +53,8 @@ LABELS = {  # of the options that the form has; none of them names a file
 }
 MENUS = {"drafter": CHOICES["drafter"], "accept": CHOICES["accept"], "fast": ["off", "on"]}
 NAMES = ("prompt", *LABELS)  # of the texts in a request
-READ = {  # from the text of a field, as as_typed writes it, to an option
-    "stop": lambda line: [*map(without_escapes, line.split(STOP))],
-}
+Form = dict[str, str]  # {field: its text}
+
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
 ELSEWHERE = "the workbench is at http://{0}:{1}/; from another machine: ssh -L {1}:127.0.0.1:{1} THIS_MACHINE"
@@ -82,36 +81,35 @@ class Workbench:
         scripts = [SCRIPTS[0], *(WEB / f"{name}.js" for name in ("form", "lanes", "runs", "decode"))]
         return fill(WEB / "workbench.html", [*STYLES, WEB / "workbench.css"], scripts, data)
 
-    async def events(self, values: dict[str, str]) -> AsyncIterator[str]:
+    async def events(self, values: Form) -> AsyncIterator[str]:
         """Decode when no other request does, and yield server-sent events: waiting, step, done, error."""
         if self.thread.is_alive():
             yield event("waiting", None)
         while self.thread.is_alive():
             await asyncio.sleep(PAUSE)
-        told: deque[tuple] = deque()
-        stopped = threading.Event()
-        self.thread = thread = threading.Thread(target=self.decode, args=(values, told, stopped), daemon=True)
+        watcher = Watcher()
+        self.thread = thread = threading.Thread(target=self.decode, args=(values, watcher), daemon=True)
         thread.start()
+        told = watcher.told
         try:
             while thread.is_alive() or told:
                 if told:
                     yield "".join([event(*told.popleft()) for _ in range(len(told))])
                 await asyncio.sleep(PAUSE)
         finally:
-            stopped.set()
+            watcher.is_stopped = True
 
-    def decode(self, values: dict[str, str], told: deque, stopped: threading.Event) -> None:
-        """Decode in a thread; told receives the events."""
-        watcher = Watcher(told, stopped)
+    def decode(self, values: Form, watcher: "Watcher") -> None:
+        """Decode in a thread, and tell the watcher."""
+        tell = watcher.told.append
         try:
             session = self.session.changed(**options_of(values))
             N = session.options.n_tokens_to_generate
             run = compare(session, values["prompt"], N, watch=watcher.step)
-            told.append(("done", summary(self.keep(run), run)))
-        except UserError as error:
-            told.append(("error", str(error)))
+            tell(("done", summary(self.keep(run), run)))
         except Exception as error:
-            told.append(("error", f"{type(error).__name__}: {error}"))
+            name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            tell(("error", f"{name}{error}"))
 
     def keep(self, run: Run) -> int:
         """Keep a run in the place of the oldest, and return its number."""
@@ -124,28 +122,26 @@ class Workbench:
 class Watcher:
     """Tells the page each step of a decode, until the page is gone."""
 
-    def __init__(self, told: deque, stopped: threading.Event):
-        self.told = told
-        self.stopped = stopped
+    def __init__(self):
+        self.told: deque[tuple] = deque()  # the events that are not sent yet
+        self.is_stopped = False
         self.seconds = dict.fromkeys(DECODERS, 0.0)  # of each decoder so far
 
     def step(self, name: str, step: TextStep) -> None:
-        if self.stopped.is_set():
+        if self.is_stopped:
             raise UserError("stopped")  # which nobody reads: the page that asked for this decode is gone
-        tokens = []
         # The rest of a character has no origin: the run shows it when it is done.
-        for text, origin in zip(step.pieces, step.origins, strict=False):
-            tokens.append([text, *origin.split(": ")])
+        both = zip(step.pieces, step.origins, strict=False)
+        tokens = [[text, *origin.split(": ")] for text, origin in both]
         self.seconds[name] += step.seconds
         self.told.append(("step", [name, tokens, step.drafting, step.scoring, self.seconds[name]]))
 
 
-def options_of(values: dict[str, str]) -> dict[str, Any]:
+def options_of(values: Form) -> dict:
     """The texts of a form's fields -> options; an empty field is the default."""
-    options: dict[str, Any] = {}
-    for name in LABELS.keys() & values:
-        text = values[name]
-        options[name] = READ.get(name, str)(text) if text else None
+    options: dict = {name: values[name] or None for name in LABELS.keys() & values}
+    if options.get("stop"):
+        options["stop"] = [*map(without_escapes, values["stop"].split(STOP))]  # as as_typed writes them
     return options
 
 
@@ -162,7 +158,7 @@ def field(name: str, value: str) -> dict:
     return {"name": name, "label": LABELS[name], "help": FIELDS[name].metadata["help"], "choices": choices}
 
 
-def typed(options: dict) -> dict[str, str]:
+def typed(options: dict) -> Form:
     """The prompt and the options of the form, as they are typed."""
     values = {name: options[name] for name in NAMES} | {"fast": "on" if options["fast"] else "off"}
     return {name: "" if value is None else as_typed(name, value) for name, value in values.items()}
@@ -171,10 +167,9 @@ def typed(options: dict) -> dict[str, str]:
 def legend() -> list[list]:
     """Return [origin, drafter or None, explanation] of each origin, and of drafts that have a mark."""
     rows: list[list] = [[origin, None, words] for origin, words in ORIGINS.items()]
-    names_of: dict[str, list[str]] = {}
-    for name, mark in marks(DRAFTERS).items():
-        names_of.setdefault(mark, []).append(name)
-    for names in names_of.values():
+    letters = marks(DRAFTERS)
+    for letter in dict.fromkeys(letters.values()):
+        names = [name for name in letters if letters[name] == letter]
         rows.append(["accepted", names[0], f"proposed by {' or '.join(names)}, accepted by the target"])
     return rows
 
@@ -189,14 +184,14 @@ def summary(number: int, run: Run) -> dict:
 # ---- The server ------------------------------------------------------------------------------------------------------
 
 
-async def fields_of(request: Request) -> dict[str, str]:
+async def fields_of(request: Request) -> Form:
     """Return the form that a request holds, {field: text}. Raises HTTPException if it is something else."""
     try:
         values = await request.json()
     except (ValueError, RecursionError):
         values = None
-    texts = isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
-    if not texts or "prompt" not in values or {*values} - {*NAMES}:
+    is_form = isinstance(values, dict) and {"prompt"} <= {*values} <= {*NAMES}
+    if not is_form or {*map(type, values.values())} != {str}:
         raise HTTPException(400, f'a request is a JSON object of texts: "prompt", and any of {", ".join(LABELS)}')
     return values
 
@@ -216,20 +211,24 @@ def application(workbench: Workbench) -> Starlette:
     async def runs(request: Request):
         return JSONResponse([summary(number, run) for number, run in workbench.runs.items()])
 
-    async def page_or_json(request: Request):
+    def run_of(request: Request) -> Run:
         run = workbench.runs.get(request.path_params["number"])
         if run is None:
             raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
-        if request.url.path.endswith("page"):
-            return HTMLResponse(run.html())
-        return JSONResponse(run.document)
+        return run
+
+    async def page(request: Request):
+        return HTMLResponse(run_of(request).html())
+
+    async def document(request: Request):
+        return JSONResponse(run_of(request).document)
 
     routes = [
         Route("/", home),
         Route("/decode", decode, methods=["POST"]),
         Route("/runs", runs),
-        Route("/runs/{number:int}/page", page_or_json),
-        Route("/runs/{number:int}/json", page_or_json),
+        Route("/runs/{number:int}/page", page),
+        Route("/runs/{number:int}/json", document),
     ]
     return Starlette(routes=routes, middleware=[Middleware(OnlyThisMachine)], max_body_size=MOST_BYTES)
 
@@ -251,8 +250,8 @@ class OnlyThisMachine:
 
 def server(workbench: Workbench) -> uvicorn.Server:
     """Return the server of a workbench. A signal ends it at once: there is nothing to save."""
-    quiet: dict[str, Any] = {"log_config": None, "log_level": "critical"}
-    return uvicorn.Server(uvicorn.Config(application(workbench), timeout_graceful_shutdown=0, **quiet))
+    app = application(workbench)
+    return uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", timeout_graceful_shutdown=0))
 
 
 def serve(session: Session, port: int) -> None:

@@ -58,9 +58,8 @@ def fast_is_open(record: RunRecord, predicted: Speedups) -> bool:
 
 def speedup_now(record: RunRecord, predicted: Speedups) -> float:
     """Return the speedup of the run's own setting: as measured, or as predicted if that is more."""
-    outer, *_ = Ks_of(record)
     own = predicted.get(record.options.drafter, {})
-    return max(record.figures.speedup, own.get(outer, 0.0))
+    return max(record.figures.speedup, own.get(Ks_of(record)[0], 0.0))
 
 
 def Ks_of(record: RunRecord) -> list[str]:
@@ -78,11 +77,8 @@ def setting_to_try(predicted: Speedups, enough: float) -> Setting:
 
 def best_setting(predicted: Speedups) -> Setting:
     """Return the setting with the largest predicted speedup."""
-    settings = []
-    for drafter, speedups in predicted.items():
-        for K, speedup in speedups.items():
-            settings.append(Setting(drafter, K, speedup))
-    return max(settings, key=lambda setting: setting.speedup)
+    cells = [Setting(drafter, K, speedups[K]) for drafter, speedups in predicted.items() for K in speedups]
+    return max(cells, key=lambda setting: setting.speedup)
 
 
 def typed(record: RunRecord, setting: Setting) -> str:

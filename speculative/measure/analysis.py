@@ -15,7 +15,9 @@ def blog_speedup(r: float, K: float, c: float, beta: float = 1.0) -> float:
 
     Source: the blog post, "Speedup Results", which has 1 for β.
     """
-    return r * (K + 1) / (K * c + beta)
+    tokens = r * (K + 1)
+    seconds = K * c + beta
+    return tokens / seconds
 
 
 def leviathan_tokens(alpha: float, K: int) -> float:
@@ -23,4 +25,5 @@ def leviathan_tokens(alpha: float, K: int) -> float:
 
     Source: Leviathan et al. 2023, equation 1: (1 - α^(K + 1)) / (1 - α), which is the sum written here.
     """
-    return sum(alpha**i for i in range(K + 1))
+    chances = [alpha**i for i in range(K + 1)]  # that the first i drafts are accepted
+    return sum(chances)

@@ -6,13 +6,13 @@ docs/output.md explains every key. The parts of the figures are put together: th
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
+from itertools import islice
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from speculative.measure import ending
-from speculative.measure.record import Account, Comparison, Counts, Figures, Predictions, RunRecord, Times
-from speculative.steps import TextStep
+from speculative.measure.record import Account, Comparison, Counts, Figures, Predictions, RunRecord, Sample, Times
 from speculative.support.errors import UserError
 from speculative.support.texts import read_text
 
@@ -29,46 +29,32 @@ NOT_WRITTEN = ("text_index", "q")  # of a TextStep
 
 def to_json(record: RunRecord) -> dict[str, Any]:
     """Return the document of a run."""
-    document = {"schema": SCHEMA} | plain(record)
+    document = {"schema": SCHEMA} | asdict(record, dict_factory=written)
     document["prompt"] = document["prompts"][0]
     if record.figures:
-        document["figures"] = flat(Figures, record.figures)
+        document["figures"] = flat(Figures, document["figures"])
+    document["vocabulary"] = {str(token): text for token, text in record.vocabulary.items()}
     document["summary"] = [line.text for line in ending.lines(record)]
     document["advice"] = ending.text_of(record, "advice")
     return document
 
 
-def plain(value: Any) -> Any:
-    """Return a value of the record as JSON has it."""
-    if isinstance(value, TextStep):
-        return plain_step(value)
-    if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [*map(plain, value)]
-    return value
+def written(fields_of_part: list[tuple]) -> dict:
+    """Return a part of the record as JSON has it. An iteration has its text, and the number of its tokens."""
+    values = dict(fields_of_part)
+    if "pieces" in values:
+        values |= {"text": "".join(values["pieces"]), "tokens": len(values["tokens"])}
+        for name in NOT_WRITTEN:
+            del values[name]
+    return values
 
 
-def plain_step(step: TextStep) -> dict[str, Any]:
-    """Return an iteration: its text, the number of its tokens, its counts and its times."""
-    values = {"text": step.text}
-    for name, value in vars(step).items():
-        if name not in NOT_WRITTEN:
-            values[name] = plain(value)
-    return values | {"tokens": len(step.tokens)}
-
-
-def flat(kind: type, part: Any) -> dict[str, Any]:
+def flat(kind: type, part: dict | None) -> dict:
     """Return {name: value} of a part of the figures and of its parts; None for each if there is no such part."""
-    values: dict[str, Any] = {}
+    values: dict = {}
     for f in fields(kind):
-        value = getattr(part, f.name, None)
-        if f.name in FIGURES:
-            values |= flat(FIGURES[f.name], value)
-        else:
-            values[f.name] = plain(value)
+        value = part and part[f.name]
+        values |= flat(FIGURES[f.name], value) if f.name in FIGURES else {f.name: value}
     return values
 
 
@@ -100,69 +86,47 @@ def naming_run(path: str) -> Iterator[None]:
 
 def from_json(document: Mapping[str, Any]) -> RunRecord:
     """Return the record of a document. Any error is raised if it is not a whole one."""
-    values = dict(document)
-    values["figures"] = parts_of(Figures, document["figures"] or {})
-    for name in ("autoregressive", "speculative"):
-        if values[name]:
-            samples = [sample | {"iterations": steps_of(sample)} for sample in values[name]["samples"]]
-            values[name] = values[name] | {"samples": samples}
-    return build(RunRecord, values)
-
-
-def parts_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Undo flat: {"tokens": ..., "speedup": ...} -> {"counts": {"tokens": ...}, "comparison": {"speedup": ...}}."""
-    parts: dict[str, Any] = {}
-    for f in fields(kind):
-        if f.name in FIGURES:
-            parts[f.name] = parts_of(FIGURES[f.name], values)
-        else:
-            parts[f.name] = values.get(f.name)
-    return parts if {*map(type, parts.values())} - {NoneType} else None
-
-
-def steps_of(sample: Mapping[str, Any]) -> list[TextStep]:
-    """Return the iterations of a sample, each with its tokens."""
-    steps = []
-    tokens = iter(sample["tokens"])
-    for values in sample["iterations"]:
-        own = [next(tokens) for _ in range(values["tokens"])]
-        steps.append(build(TextStep, values | {"tokens": own}))
-    return steps
+    return build(RunRecord, document)
 
 
 def build(kind: Any, value: Any) -> Any:
     """Return a value of this type from JSON's."""
-    arguments = [argument for argument in get_args(kind) if argument is not NoneType]
-    origin = get_origin(kind)
-    if value is None or isinstance(value, TextStep):
-        return value
+    if value is None:
+        return None
     if is_dataclass(kind):
         return build_dataclass(kind, value)
-    if origin is dict:
-        key, content = arguments
-        return build_dict(key, content, value)
-    if origin is list:
+    arguments = [argument for argument in get_args(kind) if argument is not NoneType]
+    if get_origin(kind) is dict:
+        key, content = arguments  # keys are texts in JSON
+        return {key(name): build(content, part) for name, part in value.items()}
+    if get_origin(kind) is list:
         return [build(arguments[0], part) for part in value]
-    if len(arguments) == 1 and is_dataclass(arguments[0]):  # or None
-        return build_dataclass(arguments[0], value)
-    if kind is list:
-        return value
-    return tuple(value) if isinstance(value, list) else value
+    if len(arguments) == 1:  # or None
+        return build(arguments[0], value)
+    return tuple(value) if isinstance(value, list) and kind is not list else value
 
 
-def build_dataclass(kind: Any, values: Mapping[str, Any]) -> Any:
+def build_dataclass(kind: Any, values: Any) -> Any:
     """Return an object of a dataclass. Unknown keys are left out; those with a default may be missing."""
+    if kind is Figures:
+        values = parts_of(Figures, values)
+    if kind is Sample:
+        values = with_tokens(values)
     types = get_type_hints(kind)
+    return kind(**{name: build(types[name], value) for name, value in values.items() if name in types})
+
+
+def parts_of(kind: type, values: dict) -> dict | None:
+    """Undo flat: {"tokens": ..., "speedup": ...} -> {"counts": {"tokens": ...}, "comparison": {"speedup": ...}}."""
     parts = {}
     for f in fields(kind):
-        if f.name in values:
-            parts[f.name] = build(types[f.name], values[f.name])
-    return kind(**parts)
+        name = f.name
+        parts[name] = parts_of(FIGURES[name], values) if name in FIGURES else values.get(name)
+    return parts if {*map(type, parts.values())} - {NoneType} else None
 
 
-def build_dict(key: type, content: Any, values: Mapping[str, Any]) -> dict[Any, Any]:
-    """Return a dict. Keys are texts in JSON."""
-    built = {}
-    for name, value in values.items():
-        built[key(name)] = build(content, value)
-    return built
+def with_tokens(sample: dict) -> dict:
+    """Return a sample whose iterations have their tokens in the place of their number."""
+    tokens = iter(sample["tokens"])
+    iterations = [step | {"tokens": [*islice(tokens, step["tokens"])]} for step in sample["iterations"]]
+    return sample | {"iterations": iterations}

@@ -66,23 +66,25 @@ def why(f: Figures) -> Iterator[tuple[Kind, str | None]]:
 def headline(record: RunRecord) -> str:
     """Return the speedup, or how fast the one decoder was that has run."""
     f = record.figures
-    if not f or f.speedup is None:
-        [decoder] = record.decoders.values()
-        return f"{rate_text(decoder.n_tokens / decoder.seconds)} tokens a second"
-    doubtful = ", doubtful" if f.doubt else ""
-    return f"{f.speedup:.2f} times as fast{doubtful}"
+    if f and f.comparison:
+        doubtful = ", doubtful" if f.doubt else ""
+        return f"{f.speedup:.2f} times as fast{doubtful}"
+    [decoder] = record.decoders.values()
+    return f"{rate_text(decoder.n_tokens / decoder.seconds)} tokens a second"
 
 
 def pace(record: RunRecord) -> str:
-    """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second."""
+    """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second, and how fast the
+    autoregressive one read the target's weights, each of them once for a token."""
     f = record.figures
     if f.doubt:
         cause = disturbance(f.times) or "another program probably used the processor"
         return f"{f.doubt}. {sentence(cause)}: try again."
     autoregressive = rate_text(f.rate / f.speedup)
     line = f"{rate_text(f.rate)} tokens a second instead of {autoregressive}"
-    if f.account and record.target.weight_bytes:  # a function has no weights
-        line += f" ({bandwidth(record)} of weights)"
+    n_bytes = record.target.weight_bytes
+    if f.account and n_bytes:  # a function has no weights
+        line += f" ({n_bytes / f.account.t_target / 1e9:.3g} GB/s of weights)"
     if f.times.runs > 1:
         line += f", medians of {f.times.runs} runs"
     return f"{line}."
@@ -93,19 +95,13 @@ def sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def bandwidth(record: RunRecord) -> str:
-    """Return how fast the autoregressive decoder read the target's weights, each of them once for a token."""
-    rate = record.target.weight_bytes / record.figures.account.t_target
-    return f"{rate / 1e9:.3g} GB/s"
-
-
 def texts_line(record: RunRecord) -> str | None:
     """Say whether the texts are equal, and if not, why."""
     if len(record.decoders) < 2:
         return None
-    greedy = record.options.temperature == 0
-    if record.autoregressive.tokens == record.speculative.tokens:
-        return "The texts are equal, token for token" + (", as always at temperature 0." if greedy else ".")
+    if not record.texts_differ:
+        always = ", as always at temperature 0" if record.options.temperature == 0 else ""
+        return f"The texts are equal, token for token{always}."
     if record.difference:
         return f"The texts differ: {record.difference.text}"
     if record.rule.claim or not record.rule.lossless:
@@ -115,14 +111,11 @@ def texts_line(record: RunRecord) -> str | None:
 
 def law_line(record: RunRecord) -> str | None:
     """Say what is claimed of a user's rule, and that a rule is not lossless where it is not."""
-    decoders = record.decoders.values()
-    differ = len({str(decoder.tokens) for decoder in decoders}) > 1
-    matters = record.speculative and (record.options.temperature > 0 or differ)
-    if matters and record.rule.claim:
-        return record.rule.claim
-    if matters and not record.rule.lossless:
-        return f"--accept {record.rule.name} does not keep the target's distribution."
-    return None
+    rule = record.rule
+    if not record.speculative or (record.options.temperature == 0 and not record.texts_differ):
+        return None
+    lossy = f"--accept {rule.name} does not keep the target's distribution."
+    return rule.claim or (None if rule.lossless else lossy)
 
 
 def blog_line(record: RunRecord) -> str | None:
@@ -170,13 +163,12 @@ def alpha_line(f: Figures) -> str | None:
 
 def time_line(f: Figures) -> str:
     seconds = f.times.seconds
-    drafting, scoring, rest = [
-        percent(part / seconds.speculative) for part in (seconds.drafting, seconds.scoring, seconds.rest)
-    ]
+    parts = (seconds.drafting, seconds.scoring, seconds.rest)
+    drafting, scoring, rest = [percent(part / seconds.speculative) for part in parts]
     line = f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere."
-    if not f.account:
-        return line
-    return f"{line} A draft takes c = {f.account.c:.2f} of a target token's time."
+    if f.account:
+        line += f" A draft takes c = {f.account.c:.2f} of a target token's time."
+    return line
 
 
 def account_line(f: Figures) -> str | None:

@@ -5,33 +5,36 @@ from typing import Any
 
 import numpy as np
 
-from speculative.engines.contract import Engine
 from speculative.engines.shared_cache import common_prefix
 from speculative.filters import margins_of
+from speculative.measure.record import Difference
 
 
-def greedy_differences(engine: Engine, inputs: Sequence, network: Any, texts: Sequence, dtype: str) -> tuple[str, bool]:
-    """Return the sentences that say where two greedy texts of each prompt differ first, and whether some difference
-    is a defect: whether rounding explains it depends on the distance of the two best logits there. texts: the new
-    tokens of each prompt, of both decoders."""
-    most = engine.largest_rounding(network, dtype)
-    lines = []
+def greedy_difference(session: Any, inputs: Sequence, texts: Sequence) -> Difference | None:
+    """Return where two greedy texts of each prompt differ first; None if they are equal.
+
+    Rounding explains a difference if the two best logits are close there. texts: the new tokens of each prompt, of both
+    decoders.
+    """
+    target = session.models["target"]
+    most = session.engine.largest_rounding(target, session.options.dtype)
+    sentences = []
     is_defect = False
     for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):
         at = common_prefix(a, b)
         if at == min(len(a), len(b)):
             continue
-        apart = margin(network, [*x, *a[:at]])
+        apart = margin(target, [*x, *a[:at]])
         verdict = "rounding can change their order"
         if apart > most:
             verdict = f"a defect, as rounding changes the order of logits that are at most {most:g} apart"
             is_defect = True
         which = f"for prompt {number}, " if len(inputs) > 1 else ""
-        lines.append(
+        sentences.append(
             f"{which}first difference at position {len(x) + at}: token {a[at]} or {b[at]}, where the two best "
             f"logits are {apart:.2g} apart: {verdict}."
         )
-    return " ".join(lines), is_defect
+    return Difference(" ".join(sentences), is_defect) if sentences else None
 
 
 def margin(network: Any, x) -> float:  # [n]

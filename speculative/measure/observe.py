@@ -14,11 +14,12 @@ import numpy as np
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
+from speculative.engines.shared_cache import common_prefix
 from speculative.engines.system import n_cores
 from speculative.loading import ModelSpec, Packable
 from speculative.measure import ending
 from speculative.measure.figures import figures
-from speculative.measure.greedy import greedy_differences
+from speculative.measure.greedy import greedy_difference
 from speculative.measure.predictions import measure
 from speculative.measure.record import (
     Decoder,
@@ -30,7 +31,6 @@ from speculative.measure.record import (
     Prompt,
     RuleUsed,
     RunRecord,
-    Sample,
 )
 from speculative.measure.rule_words import words_of
 from speculative.measure.turns import Record
@@ -54,22 +54,22 @@ def make_record(session: Session, prompts: Sequence[str], records: Sequence[Reco
     prompts: one for each text. records: of both decoders, or of the one that has run. options: those that differ from
     the session's.
     """
-    decoders = {record.name: decoder_of(record) for record in records}
     both = {record.name: record for record in records}
-    f = run_figures(session, both)
+    decoders = {name: decoder_of(record) for name, record in both.items()}
+    plan = session.plan
     return RunRecord(
         options=options_of(session, options),
         machine=machine(session),
         models=models_of(session, "speculative" in both),
-        roles=session.plan.roles[1:],
-        rule=rule_of(session.plan.rule),
-        timed=session.plan.depends_on_times,
-        fast=session.models.fast_drafter() if "draft" in session.plan.roles else None,
+        roles=plan.roles[1:],
+        rule=rule_of(plan.rule),
+        timed=plan.depends_on_times,
+        fast=session.models.fast_drafter() if "draft" in plan.roles else None,
         prompts=[Prompt(text, list(ids)) for text, ids in zip(prompts, records[0].inputs, strict=True)],
         autoregressive=decoders.get("autoregressive"),
         speculative=decoders.get("speculative"),
-        figures=f,
-        difference=greedy_difference(session, records),
+        figures=run_figures(session, both),
+        difference=difference(session, records),
         blog_text=first_unlike_the_blogs(session, records[0]),
         vocabulary=vocabulary(records, session.encoder),
         packable=packable(session),
@@ -157,10 +157,7 @@ def packable(session: Session) -> PackSaves | None:
 
 
 def decoder_of(record: Record) -> Decoder:
-    samples = []
-    for steps, tokens in zip(record.samples, record.tokens, strict=True):
-        text = "".join(step.text for step in steps)
-        samples.append(Sample(text, tokens, [*map(as_kept, steps)]))
+    samples = [replace(sample, iterations=[*map(as_kept, sample.iterations)]) for sample in record.samples]
     return Decoder(record.seconds, record.runs, samples)
 
 
@@ -177,17 +174,12 @@ def run_figures(session: Session, records: dict[str, Record]) -> Figures | None:
     return figures(records.get("autoregressive"), records["speculative"], measured)
 
 
-def greedy_difference(session: Session, records: Sequence[Record]) -> Difference | None:
+def difference(session: Session, records: Sequence[Record]) -> Difference | None:
     """Return where two greedy texts differ. None if they are equal, and if differences are no surprise."""
     plan = session.plan
-    texts = [record.tokens for record in records]
-    are_equal = len(texts) < 2 or texts[0] == texts[1]
-    if are_equal or claim_of(plan.rule) or not plan.is_greedy:
+    if len(records) < 2 or claim_of(plan.rule) or not plan.is_greedy:
         return None
-    target = session.models["target"]
-    inputs, dtype = records[0].inputs, session.options.dtype
-    text, is_defect = greedy_differences(session.engine, inputs, target, texts, dtype)
-    return Difference(text, is_defect)
+    return greedy_difference(session, records[0].inputs, [record.tokens for record in records])
 
 
 def first_unlike_the_blogs(session: Session, record: Record) -> int | None:
@@ -196,27 +188,26 @@ def first_unlike_the_blogs(session: Session, record: Record) -> int | None:
     if not session.plan.is_greedy or not is_the_blogs(session.models.spec("target")):
         return None
     prompt = session.encoder.encode(FIELDS["prompt"].default)
-    tokens = session.encoder.encode(BLOG_TEXT)
-    if [*map(list, record.inputs)] != [prompt] or len(record.tokens[0]) != len(tokens):
+    blogs = session.encoder.encode(BLOG_TEXT)
+    tokens = record.tokens[0]
+    if [*map(list, record.inputs)] != [prompt] or len(tokens) != len(blogs):
         return None
-    for number, token in enumerate(record.tokens[0], start=1):
-        if token != tokens[number - 1]:
-            return number
-    return 0
+    n_equal = common_prefix(tokens, blogs)
+    return 0 if n_equal == len(blogs) else n_equal + 1
 
 
 def is_the_blogs(target: ModelSpec) -> bool:
     """Return True for the blog's target, official or a stand-in."""
-    hparams = {name: value for name, value in target.hparams.items() if name != "stand_in"}
-    return (target.size, target.dtype) == ("1558M", "float32") and hparams == HPARAMS["1558M"]
+    any_weights = {"stand_in": None}
+    is_like_it = target.hparams | any_weights == HPARAMS["1558M"] | any_weights
+    return (target.size, target.dtype) == ("1558M", "float32") and is_like_it
 
 
 def vocabulary(records: Sequence[Record], encoder: Encoder) -> dict[int, str]:
     """Return the texts of the tokens that a page shows beside the text: as bytes, \\xNN if a part of a character."""
     tokens: set[int] = set()
     for record in records:
-        for step in record.iterations:
-            tokens |= tokens_beside(step)
+        tokens.update(*map(tokens_beside, record.iterations))
     return {token: encoder.to_bytes([token]).decode("utf-8", "backslashreplace") for token in sorted(tokens)}
 
 

@@ -19,7 +19,7 @@ from speculative.filters import Filters
 from speculative.measure import ending, tables
 from speculative.measure.close_up import close_ups, opening
 from speculative.measure.race import Placed, lanes, placed_steps, race_seconds
-from speculative.measure.record import RunRecord
+from speculative.measure.record import RuleUsed, RunRecord
 from speculative.measure.words import label, many
 from speculative.options import DEMO, FIELDS, Options
 from speculative.values import as_typed
@@ -72,29 +72,30 @@ def sha256(text: str) -> str:
 # ---- The data --------------------------------------------------------------------------------------------------------
 
 
-def page_data(record: RunRecord) -> dict[str, Any]:
+def page_data(record: RunRecord) -> dict:
     """Return all that the page draws, as plain numbers and strings."""
     o = record.options
     f = record.figures
+    prompt = record.prompts[0].text
     placed = {name: placed_steps(decoder) for name, decoder in record.decoders.items()}
     speculative = placed["speculative"]
     grid = tables.grid(f)
     return {
         **findings(record),
-        "command": command(o, record.prompts[0].text),
+        "command": command(o, prompt),
         "facts": facts(record),
         "options": every_option(record),
-        "prompt": record.prompts[0].text,
+        "prompt": prompt,
         "legend": legend(speculative),
         "marks": marks(f.counts.by_source),
         "lanes": lanes(record, placed),
         "seconds": race_seconds(placed),
         "derived": speculative[0].step.derived,
         "greedy": o.temperature == 0,
-        "rule": rule_data(record),
+        "rule": rule_data(record.rule),
         "iterations": close_ups(record, speculative),
         "opening": opening(speculative),
-        "reasons": [line.text for line in ending.lines(record) if line.kind in REASONS],
+        "reasons": texts_of(record, REASONS),
         "charts": tables.charts(f.counts),
         "table": tables.figure_rows(record),
         "advice": ending.text_of(record, "advice"),
@@ -102,16 +103,18 @@ def page_data(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def findings(record: RunRecord) -> dict[str, Any]:
+def texts_of(record: RunRecord, kinds: Sequence[str]) -> list[str]:
+    return [line.text for line in ending.lines(record) if line.kind in kinds]
+
+
+def findings(record: RunRecord) -> dict:
     """Return the headline, and the lines below it that say what was measured."""
-    lines = [line.text for line in ending.lines(record) if line.kind in RESULT]
     rest = ending.pace(record) if record.figures.comparison else ending.ALONE
-    return {"headline": ending.headline(record), "lines": [ending.sentence(rest), *lines]}
+    return {"headline": ending.headline(record), "lines": [ending.sentence(rest), *texts_of(record, RESULT)]}
 
 
-def rule_data(record: RunRecord) -> dict[str, str]:
+def rule_data(rule: RuleUsed) -> dict:
     """Return the rule's captions, its name if it is not lossless, and why there are no tests of its drafts."""
-    rule = record.rule
     reason = f"The rule {rule.name} is a function of yours, whose tests are not known."
     if not rule.claim:
         reason = "This run was one compiled loop on the device, which does not return u, p and q."
@@ -133,11 +136,10 @@ def command(o: Options, prompt: str) -> str:
     left_out = {*NOT_IN_COMMAND, *(FAST if o.fast else ())}
     for name in FIELDS:
         value = getattr(o, name)
-        if value == usual(o, name) or name in left_out:
-            continue
-        several = value if name == "stop" and isinstance(value, tuple) else (value,)
-        for each in several:
-            words += option_words(name, each)
+        if value != usual(o, name) and name not in left_out:
+            several = value if name == "stop" and isinstance(value, tuple) else (value,)
+            for each in several:
+                words += option_words(name, each)
     if not o.prompt_file and prompt != usual(o, "prompt"):
         words += option_words("prompt", prompt)
     return shlex.join(words)
@@ -154,25 +156,23 @@ def option_words(name: str, value: Any) -> list[str]:
     return [f"--{name}"] if value is True else [f"--{name}", as_typed(name, value)]
 
 
-def facts(record: RunRecord) -> list[list[str]]:
+def facts(record: RunRecord) -> list[list]:
     """Return [name, value] of the options in the header, and the machine."""
     o = record.options
     unused = {"K"} if o.tree else set()
     if "draft" not in record.roles:
         unused.add("draft_model_size")
-    stand_ins = {model.size: model.stand_in for model in record.models if model.stand_in}
+    stand_ins = {model.size: f", a stand-in: {model.stand_in}" for model in record.models if model.stand_in}
     rows = []
     for name in FACTS:
         value = getattr(o, name)
-        if value is None or name in unused:
-            continue
-        typed = as_typed(name, value)
-        about = f", a stand-in: {stand_ins[typed]}" if typed in stand_ins else ""
-        rows.append([name.replace("_", " "), typed + about])
+        if value is not None and name not in unused:
+            typed = as_typed(name, value)
+            rows.append([name.replace("_", " "), typed + stand_ins.get(typed, "")])
     return [*rows, ["machine", f"{record.machine.processor}, {many(record.machine.cpus, 'core')}"]]
 
 
-def every_option(record: RunRecord) -> list[list[str]]:
+def every_option(record: RunRecord) -> list[list]:
     """Return [name, value] of all options that are set, and of the machine."""
     values = vars(record.options) | vars(record.machine)
     return [[name, as_typed(name, value)] for name, value in values.items() if value is not None]
@@ -184,18 +184,17 @@ def every_option(record: RunRecord) -> list[list[str]]:
 def legend(steps: Sequence[Placed]) -> list[list]:
     """Return [origin, drafter or None, explanation] of the origins that occur; of accepted tokens, if several drafters
     proposed them, of each drafter."""
-    kinds: Counter[tuple] = Counter()  # of tokens: (origin, drafter or None)
-    for placed in steps:
-        kinds.update((token.origin, token.by) for token in placed.tokens)
+    kinds = Counter((token.origin, token.by) for placed in steps for token in placed.tokens)
     rows = []
     for origin, explanation in ORIGINS.items():
-        for by in [drafter for kind, drafter in kinds if kind == origin]:
-            words = f"proposed by the {label(by)}, accepted by the target" if by else explanation
-            rows.append([origin, by, f"{words}: {many(kinds[origin, by], 'token')}"])
+        for (kind, by), n in kinds.items():
+            if kind == origin:
+                words = f"proposed by the {label(by)}, accepted by the target" if by else explanation
+                rows.append([origin, by, f"{words}: {many(n, 'token')}"])
     return rows
 
 
-def marks(names: Iterable[str]) -> dict[str, str]:
+def marks(names: Iterable[str]) -> dict:
     """Return {drafter: the letter at its tokens}. The draft model's have none."""
     letters = {}
     for name in names:

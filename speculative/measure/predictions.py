@@ -11,18 +11,18 @@ network, if the engine can compute these alone.
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.costs import costs_by_rows, line_through
+from speculative.costs import ByRows, costs_by_rows, line_through, seconds_of_a_draft
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import DrafterSpec
 from speculative.filters import margins_of
 from speculative.measure.record import Predictions
-from speculative.measure.simulate import KnownText, Prices, SimulatedText, Simulation
+from speculative.measure.simulate import KnownText, Prices, Simulation
 from speculative.measure.turns import Record
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -38,12 +38,15 @@ SIMULATIONS = 4  # decodes of a setting if drafts are accepted by chance: their 
 SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
 
 
+Specs = list[DrafterSpec]  # of a+b those of a and of b
+
+
 class Measured(NamedTuple):
     """What predictions need beside the run."""
 
-    drafters: Mapping[str, Sequence[DrafterSpec]]  # that are predicted: of a+b those of a and of b
+    drafters: dict[str, Specs]  # that are predicted
     texts: Sequence[KnownText]
-    timed: dict[int, float]  # {rows: seconds of a call of the target, or of a part of it}
+    timed: ByRows  # {rows: seconds of a call of the target, or of a part of it}
     by_text_seconds: float  # of a proposal of a drafter without a model
     draft_seconds: float  # of a token of the draft model
 
@@ -59,26 +62,14 @@ def measure(session: Session, speculative: Record) -> Measured | None:
     least, most = TIMING_SECONDS
     seconds = min(most, max(least, TIMING_SHARE * speculative.seconds))
     until = time.perf_counter() + seconds
-    draft_seconds = seconds_of_drafts(speculative.iterations)
-    has_drafted = any(is_by_model(step) and not step.draft_prefill for step in speculative.iterations)
-    drafters = candidates(plan.levels, has_drafted)
-    all_specs = chain(*drafters.values())
-    texts = [*known_texts(session, speculative, until if has_model(all_specs) else None)]
+    by_model = [step for step in speculative.iterations if is_by_model(step) and not step.draft_prefill]
+    drafters = candidates(plan.levels, bool(by_model))
+    asks_model = has_model(chain(*drafters.values()))
+    texts = known_texts(session, speculative, until if asks_model else None)
     by_text_seconds = time_by_text(texts[0])
     rest = until - time.perf_counter()
     timed = time_windows(session, speculative, max(least, rest))
-    return Measured(drafters, texts, timed, by_text_seconds, draft_seconds)
-
-
-def seconds_of_drafts(steps: Sequence[TextStep]) -> float:
-    """The seconds of a token of the draft model, 0 if it has drafted none."""
-    seconds = 0.0
-    n_drafts = 0
-    for step in steps:
-        if is_by_model(step) and not step.draft_prefill:
-            seconds += step.drafting
-            n_drafts += step.drafted
-    return seconds / n_drafts if n_drafts else 0.0
+    return Measured(drafters, texts, timed, by_text_seconds, seconds_of_a_draft(by_model))
 
 
 def is_by_model(step: TextStep) -> bool:
@@ -87,7 +78,7 @@ def is_by_model(step: TextStep) -> bool:
     return step.drafted > 0 and not (name in DRAFTERS and DRAFTERS[name].by_text)
 
 
-def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> dict[str, list[DrafterSpec]]:
+def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> dict[str, Specs]:
     """The drafters that can be predicted without loading another model: the run's own model, those that read the text
     alone, and both. has_drafted: whether the model has."""
     *before, last = levels[0]
@@ -96,8 +87,7 @@ def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> di
         return by_text
     own = last.name
     for specs in levels[1:]:
-        names = [spec.name for spec in specs]
-        own += "/" + "+".join(names)
+        own += "/" + "+".join(spec.name for spec in specs)
     drafters = {own: [last], **by_text}
     if len(levels) == 1:
         for name, specs in by_text.items():
@@ -109,17 +99,19 @@ def has_model(specs: Iterable[DrafterSpec]) -> bool:
     return any(spec.has_model for spec in specs)
 
 
-def known_texts(session: Session, speculative: Record, until: float | None) -> Iterator[KnownText]:
-    """Yield the texts of a run. until: the time up to which the draft model may be asked; None if no drafter has a
+def known_texts(session: Session, speculative: Record, until: float | None) -> list[KnownText]:
+    """Return the texts of a run. until: the time up to which the draft model may be asked; None if no drafter has a
     model."""
-    texts = zip(speculative.inputs, speculative.tokens, speculative.samples, strict=True)
-    for x, new, steps in texts:
-        if until is None:
-            yield KnownText(x, new)
-            continue
-        last = session.plan.levels[0][-1]
-        model = session.model(last.roles[0])
-        yield KnownText(x, new, *chances_by_place(model, x, steps, until))
+    texts = zip(speculative.inputs, speculative.samples, strict=True)
+    if until is None:
+        return [KnownText(x, sample.tokens) for x, sample in texts]
+    last = session.plan.levels[0][-1]
+    model = session.model(last.roles[0])
+    known = []
+    for x, sample in texts:
+        chances, margins = chances_by_place(model, x, sample.iterations, until)
+        known.append(KnownText(x, sample.tokens, chances, margins))
+    return known
 
 
 def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
@@ -127,24 +119,29 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
 
     The run tells the chance, or the model if it is asked; at places for which there is no time it is the mean of these.
     """
-    chances, margins = ask(model, x, steps, until)
-    N = sum(len(step.tokens) for step in steps)
-    for numbers in (chances, margins):
-        mean = float(np.mean(numbers))
-        numbers += [mean] * (N - len(numbers))
+    tokens = [token for step in steps for token in step.tokens]  # [N]
+    q = [q_i for step in steps for q_i in step.q]  # [N]
+    asked, margins = ask(model, x, tokens, q, until)
+    chances = padded(asked, len(tokens))
     place = 0
     for step in steps:
         tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
         chances[place : place + len(tested)] = tested
         place += len(step.tokens)
-    return [min(1.0, chance) for chance in chances], margins
+    return [min(1.0, chance) for chance in chances], padded(margins, len(tokens))
 
 
-def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [n_asked], [n_asked]
-    """The chances and margins that the model tells, if it is asked about blocks of rows, as those of a long text take
-    much memory: about a block in any case, and another if that would end in time."""
-    tokens = [token for step in steps for token in step.tokens]  # [N]
-    q = [q_i for step in steps for q_i in step.q]  # [N]
+def padded(numbers: list[float], N: int) -> list[float]:
+    """Return N numbers: these, and their mean in the place of the others."""
+    return numbers + [float(np.mean(numbers))] * (N - len(numbers))
+
+
+def ask(model: Any, x, tokens, q, until: float) -> tuple:
+    """The chances and margins that the model tells of the tokens after x [n], whose probabilities for the target are q.
+
+    It is asked about blocks of rows, as those of a long text take much memory: about one in any case, and about the
+    next if that would end in time.
+    """
     text = np.array([*x, *tokens])  # [n + N]
     chances: list[float] = []
     margins: list[float] = []
@@ -153,12 +150,12 @@ def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n]
         began = time.perf_counter()
         if chances and began + seconds >= until:
             break
-        end = min(first + BLOCK, len(tokens))
-        read = text[: len(x) + end - 1]
-        rows = model(read, end - first)  # [n_rows, n_vocab]
-        for place, p in enumerate(rows, start=first):
-            p_i = float(p[tokens[place]])
-            chances.append(1.0 if p_i >= q[place] else p_i / q[place])
+        block = tokens[first : first + BLOCK]
+        end = len(x) + first + len(block)
+        rows = model(text[: end - 1], len(block))  # [n_rows, n_vocab]
+        for p, token, q_i in zip(rows, block, q[first:], strict=False):
+            p_i = float(p[token])
+            chances.append(1.0 if p_i >= q_i else p_i / q_i)
         margins += margins_of(model.last_logits)
         seconds = time.perf_counter() - began
     return chances, margins
@@ -166,18 +163,18 @@ def ask(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n]
 
 def time_by_text(text: KnownText) -> float:
     """The seconds of a proposal of the slowest drafter that reads the text alone."""
-    x = np.array([*text.x, *text.new])  # [n + N]
+    x = np.array(text.tokens)  # [n + N]
     seconds = []
     for spec in DRAFTERS.values():
         if spec.by_text:
-            draft = spec.by_text(int(x.max()) + 1)
+            draft = spec.by_text(text.n_vocab)
             began = time.perf_counter()
             draft(x, max(ROWS) - 1)
             seconds.append(time.perf_counter() - began)
     return max(seconds)
 
 
-def time_windows(session: Session, speculative: Record, most: float) -> dict[int, float]:
+def time_windows(session: Session, speculative: Record, most: float) -> ByRows:
     """Time windows of the target a few times, as long as `most` seconds allow -> {rows: seconds, or a part of them}."""
     network = session.models["target"]
     in_run = {step.drafted + 1 for step in speculative.iterations if not step.prefill}
@@ -206,7 +203,7 @@ def sizes_to_time(in_run: set[int], room: int) -> list[int]:
     return [rows for rows in sizes if rows <= room]
 
 
-def expected_seconds(rows: int, timed: Sequence[tuple[int, float]]) -> float:
+def expected_seconds(rows: int, timed: Sequence[tuple]) -> float:
     """The longest that such a window took; n rows take no longer than n calls for one."""
     same = [seconds for n, seconds in timed if n == rows]
     if same:
@@ -217,25 +214,41 @@ def expected_seconds(rows: int, timed: Sequence[tuple[int, float]]) -> float:
 # ---- From the measurements to the speedups ---------------------------------------------------------------------------
 
 
-class Grid(NamedTuple):
-    """What all cells of the grid are computed from: a cell is the speedup of a drafter with a K."""
+class Conditions(NamedTuple):
+    """What all predictions are computed from."""
 
-    texts: Sequence[SimulatedText]
+    texts: Sequence[KnownText]
     prices: Prices
     N: int  # tokens of the run
     autoregressive: float  # seconds of N tokens
     prefill: float  # seconds of the speculative run
-    loop_factor: float  # seconds of the loop for a second of calls
+    loop_seconds: float  # for a second of calls
 
-    def speedup(self, specs: Sequence[DrafterSpec], K: int | str) -> float:
-        """The speedup of one cell; K may be "auto"."""
-        seconds, n_calls = mean_simulation(self.texts, self.prices, specs, K)
+    def speedup(self, specs: Specs, K: int | str) -> float:
+        """The speedup of a drafter with a K, which may be "auto"."""
+        seconds, n_calls = self.simulated(specs, K)
         most = self.N / n_calls  # tokens of a call
-        return min(most, self.autoregressive / (self.prefill + self.loop_factor * seconds))
+        return min(most, self.autoregressive / (self.prefill + self.loop_seconds * seconds))
+
+    def simulated(self, specs: Specs, K: int | str) -> tuple[float, float]:
+        """The seconds of all texts and their calls of the target: means over several draws of the chances."""
+        chances = [chance for text in self.texts for chance in text.chances]
+        n_draws = 1
+        if has_model(specs) and any(0 < chance < 1 for chance in chances):
+            n_draws = max(1, min(SIMULATIONS, SIMULATED_TOKENS // len(chances)))
+        seconds = 0.0
+        n_calls = 0
+        for text in self.texts:
+            for draw in range(n_draws):
+                simulation = Simulation(text, self.prices, shift=draw / n_draws)
+                took, calls = simulation.decode(specs, K)
+                seconds += took
+                n_calls += calls
+        return seconds / n_draws, n_calls / n_draws
 
 
 def predict(
-    autoregressive: Record, speculative: Record, prefill: float, costs: dict[int, float], measured: Measured
+    autoregressive: Record, speculative: Record, prefill: float, costs: ByRows, measured: Measured
 ) -> Predictions:
     """Predict the speedup of each drafter for some K up to the longest window that was timed, and for "auto"; K is a
     text, as in JSON.
@@ -243,70 +256,52 @@ def predict(
     prefill: its seconds in the speculative run. costs: {rows: seconds of a call of the target}, of one row and of those
     of the run.
     """
-    calls = Counter(step.drafted + 1 for step in speculative.iterations if not step.prefill)
+    steps = speculative.iterations
+    calls = Counter(step.drafted + 1 for step in steps if not step.prefill)
     in_run = {rows: seconds for rows, seconds in costs.items() if calls[rows] >= MIN_CALLS or rows == 1}
-    by_rows = in_run | in_the_loops_seconds(measured.timed, in_run)
+    by_rows = in_run | in_the_loop(measured.timed, in_run)
     window = line_through(by_rows)
     usual_K = max(calls, key=calls.__getitem__, default=1) - 1
-    longest = max(by_rows) - 1
-    Ks = sorted({K for K in (*LOOKAHEADS, usual_K) if 0 < K <= longest})
+    Ks = sorted(K for K in {*LOOKAHEADS, usual_K} if 0 < K < max(by_rows))
     if not Ks:
         return Predictions({}, {})
 
+    in_calls = sum(step.drafting + window(step.drafted + 1) for step in steps)
     N = speculative.n_tokens
-    in_calls = sum(step.drafting + window(step.drafted + 1) for step in speculative.iterations)
-    grid = Grid(
-        texts=[SimulatedText(text) for text in measured.texts],
+    conditions = Conditions(
+        texts=measured.texts,
         prices=Prices(window, measured.draft_seconds, measured.by_text_seconds),
         N=N,
         autoregressive=N * autoregressive.seconds / autoregressive.n_tokens,
         prefill=prefill,
-        loop_factor=(speculative.seconds - prefill) / in_calls,
+        loop_seconds=(speculative.seconds - prefill) / in_calls,
     )
     settings: list[int | str] = [*Ks, "auto"]
     predicted = {}
     for name, specs in measured.drafters.items():
-        predicted[name] = {str(K): grid.speedup(specs, K) for K in settings}
+        predicted[name] = {str(K): conditions.speedup(specs, K) for K in settings}
     window_beta = {str(K): window(K + 1) / in_run[1] for K in Ks}
     return Predictions(predicted, window_beta)
 
 
-def in_the_loops_seconds(timed: dict[int, float], in_run: dict[int, float]) -> dict[int, float]:
-    """The seconds that windows take in the loop, from their times alone -> {rows: seconds}.
+def in_the_loop(timed: ByRows, in_run: ByRows) -> ByRows:
+    """{rows: seconds} of windows that were timed alone -> the seconds that they take in the loop, where they are
+    slower. in_run: those that the run has; of other sizes alone a time is returned, if any size is in both."""
+    factor = loop_factor(timed, in_run)
+    others = timed.keys() - in_run.keys() if factor else ()
+    return {rows: kept_between(factor * timed[rows], rows, in_run) for rows in others}
 
-    A window that is timed alone is quicker than in the loop. So its time is multiplied by the factor between both, at
-    the sizes that the run has too; and then kept between the run's times for fewer and for more rows. {} if the run has
-    none of the sizes.
-    """
+
+def loop_factor(timed: ByRows, in_run: ByRows) -> float:
+    """The seconds in the loop for a second of the same windows alone; 0 if the run has none of the sizes."""
     both = in_run.keys() & timed.keys()
-    if not both:
-        return {}
-    in_loop = sum(in_run[rows] for rows in both)
-    factor = in_loop / sum(timed[rows] for rows in both)
-    scaled = {}
-    for rows, seconds in timed.items():
-        if rows in in_run or not factor:
-            continue
-        shorter = [t for n, t in in_run.items() if n < rows]  # seconds of calls with fewer rows
-        longer = [t for n, t in in_run.items() if n > rows]
-        at_least = max([factor * seconds, *shorter])
-        scaled[rows] = min([at_least, *longer])
-    return scaled
+    alone = sum(timed[rows] for rows in both)
+    return sum(in_run[rows] for rows in both) / alone if alone else 0.0
 
 
-def mean_simulation(
-    texts: Sequence[SimulatedText], prices: Prices, specs: Sequence[DrafterSpec], K: int | str
-) -> tuple[float, float]:
-    """The seconds of all texts and their calls of the target: means over several draws of the chances."""
-    chances = [chance for text in texts for chance in text.given.chances]
-    by_chance = has_model(specs) and any(0 < chance < 1 for chance in chances)
-    n = max(1, min(SIMULATIONS, SIMULATED_TOKENS // len(chances))) if by_chance else 1
-    seconds = 0.0
-    n_calls = 0
-    for text in texts:
-        for i in range(n):
-            simulation = Simulation(text, prices, shift=i / n)
-            seconds_of_text, calls_of_text = simulation.decode(specs, K)
-            seconds += seconds_of_text
-            n_calls += calls_of_text
-    return seconds / n, n_calls / n
+def kept_between(seconds: float, rows: int, in_run: ByRows) -> float:
+    """The seconds of a window, kept between the run's times for fewer and for more rows."""
+    shorter = [in_run[n] for n in in_run if n < rows]
+    longer = [in_run[n] for n in in_run if n > rows]
+    at_least = max([seconds, *shorter])
+    return min([at_least, *longer])

@@ -4,7 +4,7 @@ the JSON are functions of it alone.
 Seconds throughout. The comment of a field is its line in docs/output.md, which python -m benchmarks output writes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from speculative.options import Options
 from speculative.steps import TextStep
@@ -65,22 +65,33 @@ class Prompt:
     tokens: list[int]  # its ids
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sample:
     """The text that a decoder added to a prompt."""
 
-    text: str  # the text, without the stop text
-    tokens: list[int]  # its ids
-    iterations: list[TextStep]  # one for each call of the target
+    text: str = ""  # the text, without the stop text
+    tokens: list[int] = field(default_factory=list)  # its ids
+    iterations: list[TextStep] = field(default_factory=list)  # one for each call of the target
+
+    def add(self, step: TextStep) -> None:
+        """Add a step. One without tokens is the rest of a character: it belongs to the last token, of a step that was
+        given out already."""
+        self.text += step.text
+        self.tokens += step.tokens
+        if not step.tokens:
+            last = self.iterations.pop()
+            *before, piece = last.pieces
+            step = replace(last, pieces=[*before, piece + step.text])
+        self.iterations.append(step)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Decoder:
     """One of the two decoders."""
 
-    seconds: float  # of decoding
-    runs: int  # number of runs; this is the one of median time
-    samples: list[Sample]  # one for each prompt
+    seconds: float = 0.0  # of decoding
+    runs: int = 1  # number of runs; this is the one of median time
+    samples: list[Sample] = field(default_factory=list)  # one for each prompt
 
     @property
     def iterations(self) -> list[TextStep]:
@@ -261,6 +272,10 @@ class RunRecord:
         """{name: decoder} of those that have run, in their order."""
         both = {"autoregressive": self.autoregressive, "speculative": self.speculative}
         return {name: decoder for name, decoder in both.items() if decoder}
+
+    @property
+    def texts_differ(self) -> bool:
+        return len({str(decoder.tokens) for decoder in self.decoders.values()}) > 1
 
     @property
     def target(self) -> Model:

@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 
 class RuleWords(NamedTuple):
-    """The words of a rule. A text may have places in braces, which words_of and close_up.py fill.
+    """The words of a rule. In braces stand places for numbers: {number} is the one in the rule's name, 0.5 of
+    lenient:0.5.
 
-    {number}: the number in the rule's name, 0.5 of lenient:0.5. Only in `comparison`: {u} {p} {q} {w} {h}, the fields
-    of trees.Tested; {product}, which is number · u · p; {sign} and {more}, which are "<" and " > 0" if it passed,
-    and otherwise "≥" and nothing.
+    In `comparison`, which close_up.comparison fills: {u} {p} {q} {w} {h}, the fields of trees.Tested; {product}, which
+    is number · u · p; {sign}, "<" if the test passed and else "≥"; {more}, " > 0" if it passed.
     """
 
-    formula: str  # of the chance of acceptance at a position
+    formula: str  # of the chance of acceptance at a position; words_of fills it
     step_3: str  # its heading on a page
     comparison: str  # what a test compared
     replaced_by: str  # the distribution that replaces a rejected draft
@@ -37,7 +37,7 @@ RULE_WORDS = {  # of each kind of rule
         "q without the draft",
     ),
     "lenient": RuleWords(
-        "Σ min(p, q / {number})",
+        "Σ min(p, q / {number:g})",
         "Accept from left to right, if B · u < q / p",
         "B · u · p = {number} · {u} · {p} = {product} {sign}\u00a0{q}\u00a0=\u00a0q",
         "max(0, q − p), normalised",
@@ -55,7 +55,6 @@ USERS = RuleWords(  # of a user's function
 
 
 def words_of(kind: str, number: float | None) -> RuleWords:
-    """Return the words of a rule, its formula with its number."""
+    """Return the words of this kind of rule, its formula with the number."""
     words = RULE_WORDS.get(kind, USERS)
-    formula = words.formula if number is None else words.formula.format(number=f"{number:g}")
-    return words._replace(formula=formula)
+    return words._replace(formula=words.formula.format(number=number))

@@ -36,15 +36,6 @@ class Clock:
         return began
 
 
-class KnownText(NamedTuple):
-    """A text, and what is known of the draft model at each place of a new token."""
-
-    x: Sequence[int]  # [n], the prompt
-    new: Sequence[int]  # [N]
-    chances: Sequence[float] = ()  # [N], that the draft model's token is accepted; none if there is no such model
-    margins: Sequence[float] = ()  # [N], of that token
-
-
 class Prices(NamedTuple):
     """The seconds of the calls."""
 
@@ -52,15 +43,21 @@ class Prices(NamedTuple):
     draft: float  # of a token of the draft model
     by_text: float  # of a proposal of a drafter without a model
 
+    def of(self, spec: DrafterSpec) -> float:
+        return self.by_text if spec.by_text else self.draft
 
-class SimulatedText:
-    """A text whose tokens are numbered anew, so that rows are short; and the drafts of drafters that read it alone."""
 
-    def __init__(self, given: KnownText):
-        self.given = given
-        self.n = len(given.x)
-        self.N = len(given.new)
-        numbers = np.unique([*given.x, *given.new], return_inverse=True)[1]  # [n + N]
+class KnownText:
+    """A text, and what is known of its drafts. Its tokens are numbered anew, so that rows are short."""
+
+    def __init__(self, x: Sequence[int], new: Sequence[int], chances: Sequence = (), margins: Sequence = ()):
+        """x: [n], the prompt. new: [N]. chances: [N], that the draft model's token is accepted at each place of a new
+        token. margins: [N], of that token. Both are empty if there is no such model."""
+        self.n = len(x)
+        self.N = len(new)
+        self.chances = chances
+        self.margins = margins
+        numbers = np.unique([*x, *new], return_inverse=True)[1]  # [n + N]
         self.tokens = numbers.tolist()
         self.wrong = max(self.tokens) + 1  # in the place of all tokens that the text has not
         self.n_vocab = self.wrong + 1
@@ -70,7 +67,7 @@ class SimulatedText:
         return one_hot(tokens, self.n_vocab)
 
     def drafts_by(self, spec: DrafterSpec, n: int) -> Proposal:
-        """The longest proposal of a drafter after the first n tokens."""
+        """The longest proposal of a drafter that reads the text alone, after the first n tokens."""
         draft = spec.by_text(self.n_vocab)  # type: ignore[misc]  # it has one
         return draft(np.array(self.tokens[:n]), AutoK.K_max)
 
@@ -78,20 +75,21 @@ class SimulatedText:
 class Simulation:
     """A target that knows its text, and drafters, on one clock."""
 
-    def __init__(self, text: SimulatedText, prices: Prices, shift: float = 0.0, clock: Clock | None = None):
+    def __init__(self, text: KnownText, prices: Prices, shift: float = 0.0, clock: Clock | None = None):
         """shift: of the random numbers that decide where the draft model's token is the text's."""
         self.text = text
         self.prices = prices
         self.clock = clock or Clock()
         self.log: deque[Call] = deque(maxlen=1)
-        given = text.given
-        numbers = np.random.default_rng(0).random(len(given.chances)) + shift  # [N]
-        is_right = numbers % 1 < given.chances  # [N]
+        numbers = np.random.default_rng(0).random(len(text.chances))  # [N]
+        is_right = (numbers + shift) % 1 < text.chances  # [N]
         self.wrong_places = [*np.flatnonzero(~is_right).tolist(), text.N]
-        margins = np.array(given.margins)  # [N]
+        margins = np.array(text.margins)  # [N]
         self.margins = margins.tolist()
-        self.right_margins = AutoK.K_max * margins[is_right].tolist()  # as many as are asked for, if there are any
-        self.tokens = text.tokens + AutoK.K_max * text.tokens[-1:]  # for rows after the last token
+        where_right = margins[is_right].tolist()
+        self.margins_where_right = AutoK.K_max * where_right  # as many as are asked for, if any
+        beyond = AutoK.K_max * text.tokens[-1:]  # rows after the last token
+        self.tokens = text.tokens + beyond
 
     def __call__(self, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         """The target's call."""
@@ -100,51 +98,50 @@ class Simulation:
         first = len(x) - n_last + 1
         return self.text.rows(self.tokens[first : first + n_last])
 
-    def drafter(self, spec: DrafterSpec) -> Callable:
-        """draft(x, k, go_on) of this drafter."""
-        if spec.by_text is None:
-            return self.by_model
-
-        def draft(x, k: int, go_on: Callable = always) -> Proposal:  # [n]
-            self.clock.wait(self.prices.by_text)
-            longest = self.text.drafts(spec, len(x))
-            margins = longest.margins[:k]
-            m = until_unsure(margins, go_on)
-            return Proposal(longest.tokens[:m], longest.p[:m], margins=margins[:m])
-
-        return draft
+    def by_text(self, spec: DrafterSpec, x, k: int, go_on: Callable = always) -> Proposal:  # [n]
+        """A drafter that reads the text alone."""
+        self.clock.wait(self.prices.by_text)
+        longest = self.text.drafts(spec, len(x))
+        margins = longest.margins[:k]
+        m = until_unsure(margins, go_on)
+        tokens = longest.tokens[:m]
+        return Proposal(tokens, longest.p[:m], margins=margins[:m])
 
     def by_model(self, x, k: int, go_on: Callable = always) -> Proposal:  # [n]
-        """The draft model. After a token that is not the text's it goes on with a text of its own, and is about as sure
-        of that as it is where it agrees with the target."""
+        """The draft model."""
         text = self.text
         n = len(x)
         place = n - text.n
         next_wrong = self.wrong_places[bisect_left(self.wrong_places, place)]
-        margins = self.margins[place : next_wrong + 1]  # the model's own, up to its first token that is not the text's
-        margins += self.right_margins[place : place + k]  # after it, those of places where both agree
-        margins += k * [0.0]  # there are no more: it is unsure
+        n_right = next_wrong - place
+        margins = self.margins[place : place + n_right + 1]  # the model's own, its first wrong token's included
+        # After a wrong token it goes on with a text of its own, which nobody has asked it about. It is about as sure
+        # there as it is where it is right.
+        margins += self.margins_where_right[place : place + k]
+        margins += k * [0.0]  # it is never right: then it is unsure
         m = until_unsure(margins[:k], go_on)
         self.clock.wait(m * self.prices.draft)
-        n_right = min(next_wrong - place, m)
-        tokens = text.tokens[n : n + n_right]
-        tokens += (m - n_right) * [text.wrong]
+        tokens = text.tokens[n : n + min(n_right, m)]
+        tokens += (m - len(tokens)) * [text.wrong]
         return Proposal(tokens, text.rows(tokens), margins=margins[:m])
-
-    def draft_seconds(self, spec: DrafterSpec) -> float:
-        return self.prices.draft if spec.by_text is None else self.prices.by_text
 
     def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
         """Decode the text with the first of these drafters that proposes anything -> seconds, calls of the target."""
         text = self.text
-        x = text.tokens[: text.n]  # [n]
-        drafts = [self.drafter(spec) for spec in specs]
-        lookahead: Any = FixedK(K)  # type: ignore[arg-type]  # if it is a number
-        if K == "auto":
-            lookahead = AutoK([spec.scale for spec in specs], self.clock)
-            draft_seconds = [partial(self.draft_seconds, spec) for spec in specs]
-            lookahead.measure(self.prices.window, draft_seconds, max(WINDOW_ROWS))
+        lookahead = self.lookahead(specs, K)
+        drafts = [partial(self.by_text, spec) if spec.by_text else self.by_model for spec in specs]
         draft = lookahead.drafter_of(drafts, self)
+        x = text.tokens[: text.n]  # [n]
         rng = np.random.default_rng(0)
-        steps = [*speculative_sampling(x, draft, self, text.N, lookahead.K_max, rng)]
-        return self.clock.now, len(steps)
+        steps = speculative_sampling(x, draft, self, text.N, lookahead.K_max, rng)
+        n_calls = sum(1 for _ in steps)
+        return self.clock.now, n_calls
+
+    def lookahead(self, specs: Sequence[DrafterSpec], K: Any) -> Any:
+        """The lookahead of a K, which may be "auto"."""
+        if K != "auto":
+            return FixedK(K)
+        lookahead = AutoK([spec.scale for spec in specs], self.clock)
+        seconds = [partial(self.prices.of, spec) for spec in specs]
+        lookahead.measure(self.prices.window, seconds, max(WINDOW_ROWS))
+        return lookahead

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from speculative.measure.advice import Setting, best_setting
-from speculative.measure.record import Account, Comparison, Counts, Figures, Level, RunRecord
+from speculative.measure.record import Account, Comparison, Counts, Figures, RunRecord
 from speculative.measure.rule_words import RULE_WORDS
 from speculative.measure.words import duration, label, percent, times
 
@@ -21,8 +21,8 @@ class Chart(NamedTuple):
     """A table of counts. columns: its headings. rows: (name, "part of whole", the same in percent)."""
 
     caption: str
-    columns: tuple[str, str, str]
-    rows: list[tuple[str, str, str]]
+    columns: tuple
+    rows: list[tuple]
 
 
 class Grid(NamedTuple):
@@ -45,7 +45,9 @@ def figure_rows(record: RunRecord) -> list[Row]:
         rows += cost_rows(f.account, f.times.t_draft)
         rows += formula_rows(f.comparison, f.account)
     for level in f.counts.levels:
-        rows.append(level_row(level))
+        value = f"r {level.r:.2f}, {level.tokens_per_iteration:.1f} tokens a call"
+        drafts = f"{level.accepted} of {level.drafted} drafts accepted"
+        rows.append(Row(f"level: {label(level.name)}", value, drafts))
     return rows
 
 
@@ -67,10 +69,7 @@ def count_rows(counts: Counts, chance: str) -> Iterator[Row]:
 def cost_rows(account: Account, t_draft: float) -> Iterator[Row]:
     """Yield the rows of the costs, relative to a row of the target."""
     costs = f"{duration(t_draft)} / {duration(account.t_target)}"
-    windows = []
-    for n_rows, beta in account.beta.items():
-        if n_rows != "1":
-            windows.append(f"{n_rows} rows: {beta:.2f}")
+    windows = [f"{n_rows} rows: {beta:.2f}" for n_rows, beta in account.beta.items() if n_rows != "1"]
     yield Row("c", f"{account.c:.3f}", f"t_draft / t_target = {costs}")
     yield Row("β", f"{account.mean_beta:.2f}", f"t_target of a window / of one row; {'  '.join(windows)}")
 
@@ -84,14 +83,6 @@ def formula_rows(comparison: Comparison, account: Account) -> Iterator[Row]:
     if account.account_leviathan is not None:
         formula = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
         yield Row("Leviathan's, with β", times(account.account_leviathan), formula)
-
-
-def level_row(level: Level) -> Row:
-    return Row(
-        name=f"level: {label(level.name)}",
-        value=f"r {level.r:.2f}, {level.tokens_per_iteration:.1f} tokens a call",
-        formula=f"{level.accepted} of {level.drafted} drafts accepted",
-    )
 
 
 def machine_rows(record: RunRecord) -> Iterator[Row]:
@@ -110,37 +101,30 @@ def machine_rows(record: RunRecord) -> Iterator[Row]:
 
 def charts(counts: Counts) -> list[Chart]:
     """Return the accepted drafts by position, and by drafter if there are several; the target's calls by tokens."""
-    every = [positions(counts), sources(counts), calls(counts)]
+    every = [by_position(counts), by_drafter(counts), by_tokens(counts)]
     return [chart for chart in every if chart.rows]
 
 
-def positions(counts: Counts) -> Chart:
+def by_position(counts: Counts) -> Chart:
     place = "depth" if counts.tree else "position"
-    rows = []
-    for position, tested in enumerate(counts.tested_by_position, start=1):
-        accepted = counts.accepted_by_position[position - 1]
-        rows.append(part_of(str(position), accepted, tested))
+    both = zip(counts.accepted_by_position, counts.tested_by_position, strict=True)
+    rows = [part_of(str(position), *n) for position, n in enumerate(both, start=1)]
     return Chart(f"Accepted, by {place}", (place, "accepted", "share"), rows)
 
 
-def sources(counts: Counts) -> Chart:
-    rows = []
-    if len(counts.by_source) > 1:
-        for name, (accepted, tested) in counts.by_source.items():
-            rows.append(part_of(label(name), accepted, tested))
-    return Chart("Accepted, by drafter", ("drafter", "accepted", "share"), rows)
+def by_drafter(counts: Counts) -> Chart:
+    rows = [part_of(label(name), *n) for name, n in counts.by_source.items()]
+    return Chart("Accepted, by drafter", ("drafter", "accepted", "share"), rows if len(rows) > 1 else [])
 
 
-def calls(counts: Counts) -> Chart:
-    rows = []
-    for tokens, n_calls in counts.tokens_per_iteration_histogram.items():
-        rows.append(part_of(tokens, n_calls, counts.iterations))
+def by_tokens(counts: Counts) -> Chart:
+    histogram = counts.tokens_per_iteration_histogram
+    rows = [part_of(n_tokens, n_calls, counts.iterations) for n_tokens, n_calls in histogram.items()]
     return Chart("Tokens for each call of the target", ("tokens", "calls", "share"), rows)
 
 
-def part_of(name: str, part: int, whole: int) -> tuple[str, str, str]:
-    share = percent(part / whole)
-    return name, f"{part} of {whole}", share
+def part_of(name: str, part: int, whole: int) -> tuple:
+    return name, f"{part} of {whole}", percent(part / whole)
 
 
 # ---- Predictions -----------------------------------------------------------------------------------------------------
@@ -151,14 +135,9 @@ def grid(f: Figures) -> Grid | None:
     if not f.predictions or not f.predictions.predicted:
         return None
     predicted = f.predictions.predicted
+    window_beta = f.predictions.window_beta
     rows = []
-    for K in (*f.predictions.window_beta, "auto"):
-        beta = f.predictions.window_beta.get(K)
+    for K in (*window_beta, "auto"):
         speedups = [of_drafter[K] for of_drafter in predicted.values()]
-        rows.append([K, beta, *speedups])
-    return Grid(
-        drafters=[*predicted],
-        rows=rows,
-        best=best_setting(predicted),
-        run=(f.counts.usual_K, f.speedup),
-    )
+        rows.append([K, window_beta.get(K), *speedups])
+    return Grid([*predicted], rows, best_setting(predicted), run=(f.counts.usual_K, f.speedup))

@@ -1,12 +1,13 @@
 """Both decoders over the same prompts, timed in turns, and the record of each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from speculative.decoding import decoded
 from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
 from speculative.loops import DECODERS
+from speculative.measure.record import Decoder, Sample
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -15,41 +16,20 @@ SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
 
 
 @dataclass
-class Record:
-    """The record of one decoder's texts. Only the decoder's own time is counted."""
+class Record(Decoder):
+    """One decoder and its texts. Only the decoder's own time is counted."""
 
     name: str = ""  # "autoregressive" or "speculative"
     inputs: Sequence = ()  # the tokens of each text's prompt
     rule: Rule = TOKEN
-    samples: list[list[TextStep]] = field(default_factory=list)  # the iterations of each text
-    seconds: float = 0.0
     waited: float = 0.0  # seconds in which threads were ready and had no core
-    runs: int = 1  # number of repeats; this is the median run
-
-    @property
-    def iterations(self) -> list[TextStep]:
-        return [step for sample in self.samples for step in sample]
-
-    @property
-    def tokens(self) -> list[list[int]]:
-        """The new tokens of each text."""
-        return [[token for step in sample for token in step.tokens] for sample in self.samples]
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(map(len, self.tokens))
 
     def add(self, step: TextStep) -> None:
         """Add a step of a text."""
-        while len(self.samples) <= step.text_index:
-            self.samples.append([])
-        sample = self.samples[step.text_index]
         self.seconds += step.seconds
-        if step.tokens:
-            sample.append(step)
-        else:  # the rest of a character: it belongs to the last token, of a step that was given out already
-            *before, last = sample[-1].pieces
-            sample[-1] = replace(sample[-1], pieces=[*before, last + step.text])
+        while step.text_index >= len(self.samples):
+            self.samples.append(Sample())
+        self.samples[step.text_index].add(step)
 
 
 def timed_turns(
@@ -71,37 +51,34 @@ def timed_turns(
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.loops.ready(inputs, N)
-    turns = Turns(session, inputs, N, names, watch, with_details)
+    turns = Turns(session, inputs, N, watch, with_details, {name: [] for name in names})
     first = turns.run(names[0])
     alone = process()[1] == 1  # several processes must not decide by measured times
     if repeats or (first.seconds < SHORT_SECONDS and alone):
         while name := turns.next(repeats):
             turns.run(name)
     for name in names:
-        if not turns.records[name]:
-            turns.run(name)
-        yield median_run(turns.records[name])
+        yield median_run(turns.records[name] or [turns.run(name)])
 
 
+@dataclass
 class Turns:
     """The runs of each decoder so far."""
 
-    def __init__(
-        self, session: Session, inputs: Sequence, N: int, names: Sequence[str], watch: Callable, with_details: bool
-    ):
-        self.session = session
-        self.inputs = inputs
-        self.N = N
-        self.watch = watch
-        self.with_details = with_details
-        self.records: dict[str, list[Record]] = {name: [] for name in names}
+    session: Session
+    inputs: Sequence
+    N: int
+    watch: Callable
+    with_details: bool
+    records: dict[str, list[Record]]
+    seconds: float = 0.0  # of all runs
 
     def run(self, name: str) -> Record:
         """Decode all texts once with this decoder."""
         session = self.session
         session.forget()  # so that all decodes begin alike
         records = self.records[name]
-        record = Record(name, self.inputs, session.plan.rule)
+        record = Record(name=name, inputs=self.inputs, rule=session.plan.rule)
         waited = seconds_waited()
         for step in decoded(session, name, self.inputs, self.N, with_details=self.with_details):
             record.add(step)
@@ -109,20 +86,18 @@ class Turns:
                 self.watch(name, step)
         record.waited = seconds_waited() - waited
         records.append(record)
+        self.seconds += record.seconds
         return record
 
     def next(self, repeats: int | None) -> str | None:
         """Return the decoder that runs next; None if all have run as often as the others, and often enough."""
         n_runs = {name: len(records) for name, records in self.records.items()}
-        name = min(n_runs, key=n_runs.__getitem__)
-        as_often = len({*n_runs.values()}) == 1
-        return None if as_often and self.is_enough(n_runs[name], repeats) else name
-
-    def is_enough(self, n_runs: int, repeats: int | None) -> bool:
+        fewest = min(n_runs, key=n_runs.__getitem__)
+        is_enough = self.seconds >= SHORT_SECONDS * len(n_runs)
         if repeats:
-            return n_runs >= repeats
-        seconds = sum(record.seconds for records in self.records.values() for record in records)
-        return seconds >= SHORT_SECONDS * len(self.records)
+            is_enough = n_runs[fewest] >= repeats
+        as_often = len({*n_runs.values()}) == 1
+        return None if as_often and is_enough else fewest
 
 
 def median_run(records: Sequence[Record]) -> Record:

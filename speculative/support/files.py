@@ -103,7 +103,13 @@ def size_of(path: AnyPath) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
-def check_outputs(outputs: Iterable[str], inputs: Iterable[str] = ()) -> None:
+def say_written(path: str, what: str) -> None:
+    """Print the name of a file that was written, and its size, unless it is standard output."""
+    if path != "-":
+        print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
+
+
+def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
     """Raise UserError if an output cannot be written, is written twice, or is one of the inputs or a file of the
     program: before the work.
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.measure.greedy import greedy_differences
+from speculative.measure.greedy import greedy_difference
 from speculative.measure.observe import engine_line
 from speculative.session import Session
 from speculative.support.errors import UserError
@@ -31,6 +31,8 @@ PROMPTS = (
     "one two three one two three one two three one two",
     "Crème brûlée, 東京, naïve, 3.14159, and then",
 )
+Texts = Sequence[np.ndarray]  # [n_prompts][n]
+
 ABOUT = (
     "Both decoders are compared with the target itself, in about a minute. Texts are drawn as long as there is time:\n"
     "the more there are, the smaller the shift of a distribution that would show."
@@ -58,23 +60,24 @@ def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, **lim
         print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", flush=True)
         done.append(check)
     passed = all(check.passed for check in done)
-    shifts = [check.shift for check in done if check.shift]  # that of the speculative tokens comes first
-    found = "NOT lossless, for the reasons above"
-    if passed:
-        found = "no loss found" + (f"; a shift above {shifts[0]:.1%} would have shown" if shifts else "")
-    print(f"Summary: {found}.\n{NOT_COVERED}")
+    print(f"Summary: {summary(done) if passed else 'NOT lossless, for the reasons above'}.\n{NOT_COVERED}")
     if not passed:
         sys.exit(1)
 
 
+def summary(passed: Sequence[Check]) -> str:
+    """Say that all checks passed, and how small a loss the check of the speculative tokens would have shown."""
+    shifts = [check.shift for check in passed if check.shift]  # that of the speculative tokens comes first
+    return "no loss found" + (f"; a shift above {shifts[0]:.1%} would have shown" if shifts else "")
+
+
 def outer_K(session: Session) -> int:
     """The number of drafts in a window; 4 if the run chooses it."""
-    K = session.options.K
-    K = K[0] if isinstance(K, tuple) else K
-    return K if isinstance(K, int) else 4
+    K = session.plan.Ks[0]
+    return 4 if K == "auto" else int(K)
 
 
-def checks(session: Session, prompts: Sequence[np.ndarray], N: int, **limits) -> Iterator[Check]:
+def checks(session: Session, prompts: Texts, N: int, **limits) -> Iterator[Check]:
     """Yield each check when it is done. prompts: token ids; greedy decoding adds N tokens to each."""
     yield check_greedy(changed(session, prompts[0], temperature=0), prompts, N)
     sampled = changed(session, prompts[0], temperature=session.options.temperature or 1)
@@ -88,25 +91,40 @@ def changed(session: Session, x: np.ndarray, **options) -> Session:  # x [n]
     return session
 
 
-def check_greedy(session: Session, prompts: Sequence[np.ndarray], N: int) -> Check:
-    """Compare the texts of both decoders at temperature 0, token for token. Except with --engine c, they may
-    differ at a near tie."""
-    o = session.options
-    with_K = {K: (K, *o.K[1:]) if isinstance(o.K, tuple) else K for K in (1, 2, 4, 8)}  # K of the outermost level
-    sessions = {str(n): changed(session, prompts[0], tree=None, K=K) for n, K in with_K.items()}
-    sessions.setdefault(f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K), session)
-    rng = np.random.default_rng(0)
-    differences = []
+def check_greedy(session: Session, prompts: Texts, N: int) -> Check:
+    """Compare the texts of both decoders at temperature 0, token for token, with several K. Except with --engine c,
+    they may differ at a near tie."""
+    sessions = with_several_K(session, prompts[0])
+    sentences = []
     is_defect = False
     with working("comparing greedy texts", len(sessions), "K") as bar:
-        expected = [tokens_of(session.steps("autoregressive", x, N, rng)) for x in prompts]
-        for name, other in sessions.items():
-            texts = expected, [tokens_of(other.steps("speculative", x, N, rng)) for x in prompts]
-            text, wrong = greedy_differences(session.engine, prompts, session.models["target"], texts, o.dtype)
-            if text:
-                differences.append(f"K = {name}: {text}")
-                is_defect = is_defect or wrong
+        expected = greedy_texts(session, "autoregressive", prompts, N)
+        for K, other in sessions.items():
+            texts = expected, greedy_texts(other, "speculative", prompts, N)
+            difference = greedy_difference(session, prompts, texts)
+            if difference:
+                sentences.append(f"K = {K}: {difference.text}")
+                is_defect |= difference.is_defect
             bar.update(1)
-    detail = f"{N * len(prompts) * len(sessions)} speculative tokens equal the autoregressive ones "
-    detail += f"({len(prompts)} prompts, K = {', '.join(sessions)})"
-    return Check("greedy", not is_defect, " ".join(differences) or detail)
+    n_tokens = N * len(prompts) * len(sessions)
+    equal = f"{n_tokens} speculative tokens equal the autoregressive ones "
+    equal += f"({len(prompts)} prompts, K = {', '.join(sessions)})"
+    return Check("greedy", not is_defect, " ".join(sentences) or equal)
+
+
+def with_several_K(session: Session, x: np.ndarray) -> dict[str, Session]:  # x [n]
+    """Return {K: the session with this K of the outermost level}, with the K or the tree that it has last."""
+    o = session.options
+    inner = o.K[1:] if isinstance(o.K, tuple) else ()
+    sessions = {}
+    for K in (1, 2, 4, 8):
+        sessions[str(K)] = changed(session, x, tree=None, K=(K, *inner))
+    own = f"tree {as_typed('tree', o.tree)}" if o.tree else as_typed("K", o.K)
+    sessions.setdefault(own, session)
+    return sessions
+
+
+def greedy_texts(session: Session, decoder: str, prompts: Texts, N: int) -> list[list[int]]:
+    """Return the N tokens that a decoder adds to each prompt."""
+    rng = np.random.default_rng(0)
+    return [tokens_of(session.steps(decoder, x, N, rng)) for x in prompts]

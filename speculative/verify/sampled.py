@@ -23,6 +23,7 @@ BINS = 20  # of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
 POWER = 0.95  # with which the smallest detectable difference would have been seen
 MIN_DRAWS = 25  # however slow the models are
+CHECKS = {name: f"{name} against the target" for name in reversed(DECODERS)}  # of the tokens of each decoder
 DRAFTS = "drafts against the drafter's p"
 
 
@@ -38,37 +39,52 @@ def check_sampled(
 ) -> Iterator[Check]:
     """Check both decoders against the target, over about two windows of tokens; and the drafts against the drafter's
     p. As many texts are drawn as there is time for, at most `draws`: four times as many show half the shift."""
-    N = 2 * (K + 1)
-    *streams, rng = np.random.default_rng(session.options.seed).spawn(3)  # one for each decoder, one for the places
-    places: dict[str, list] = {name: [] for name in (*reversed(DECODERS), DRAFTS)}  # [n, order] each
-    gaps: list[float] = []  # between the rows of a text that were read, and those that were computed one by one
+    drawn = Drawn(session, N=2 * (K + 1))
     n_draws = 0
     start = time.perf_counter()
     with working(f"drawing texts for {seconds:.0f} s", None, "draw", miniters=0) as bar:
         while n_draws < draws and (n_draws < MIN_DRAWS or time.perf_counter() - start < seconds):
             x = prompts[n_draws % len(prompts)]
-            alone = session.exact and n_draws < len(prompts)
-            for name, stream in zip(DECODERS, streams, strict=True):
-                steps = [*session.steps(name, x, N, stream)]
-                tokens = tokens_of(steps)
-                q = rows_of(session, x, tokens, alone)  # [N, n_vocab]
-                if alone:
-                    read = np.concatenate([np.asarray(step.q)[path_of(step)] for step in steps])  # [N, n_vocab]
-                    gaps.append(float(np.max(np.abs(read - q))))
-                places[name] += places_of_tokens(session, x, tokens, q, rng)
-                places[DRAFTS] += [one for step in steps for one in places_of_drafts(step.proposal, rng)]
+            drawn.draw(x, alone=session.exact and n_draws < len(prompts))
             n_draws += 1
-            bar.set_postfix_str(f"a shift of {detectable(N * n_draws):.1%} would show", refresh=False)
+            bar.set_postfix_str(f"a shift of {detectable(drawn.N * n_draws):.1%} would show", refresh=False)
             bar.update(1)
+    if drawn.gaps:
+        gap = max(drawn.gaps)
+        equal = f"{drawn.N * len(drawn.gaps)} rows of windows equal to the bit those computed one by one"
+        yield Check("rows", not gap, f"other rows than one by one, by up to {gap:.2g}" if gap else equal)
+    for name, places in drawn.places.items():
+        if places:  # a loop on the device shows no drafts
+            yield sampled_check(name, places)
 
-    if gaps:
-        detail = f"{N * len(gaps)} rows of windows equal to the bit those computed one by one"
-        if any(gaps):
-            detail = f"other rows than one by one, by up to {max(gaps):.2g}"
-        yield Check("rows", not any(gaps), detail)
-    for name, found in places.items():
-        if found:  # a loop on the device shows no drafts
-            yield sampled_check(name if name == DRAFTS else f"{name} against the target", found)
+
+class Drawn:
+    """The places of all tokens that were drawn so far, and of their drafts."""
+
+    def __init__(self, session: Session, N: int):
+        """N: tokens of a text."""
+        self.session = session
+        self.N = N
+        seed = session.options.seed
+        *streams, self.rng = np.random.default_rng(seed).spawn(3)  # the last draws the places
+        self.streams = dict(zip(DECODERS, streams, strict=True))
+        names = (*CHECKS.values(), DRAFTS)
+        self.places: dict[str, list] = {name: [] for name in names}  # [n, order] each
+        self.gaps: list[float] = []  # between the rows of a text that were read, and those computed one by one
+
+    def draw(self, x, alone: bool) -> None:  # [n]
+        """Draw a text after x with each decoder. alone: True to compare its rows with those computed one by one."""
+        session = self.session
+        for name, stream in self.streams.items():
+            steps = [*session.steps(name, x, self.N, stream)]
+            tokens = tokens_of(steps)
+            q = rows_of(session, x, tokens, alone)  # [N, n_vocab]
+            if alone:
+                read = np.concatenate([np.asarray(step.q)[path_of(step)] for step in steps])  # [N, n_vocab]
+                self.gaps.append(float(np.max(np.abs(read - q))))
+            self.places[CHECKS[name]] += places_of_tokens(session, x, tokens, q, self.rng)
+            for step in steps:
+                self.places[DRAFTS] += places_of_drafts(step.proposal, self.rng)
 
 
 def tokens_of(steps: Iterable) -> list[int]:
@@ -80,9 +96,10 @@ def rows_of(session: Session, x, tokens: list[int], alone: bool) -> np.ndarray: 
     session.models["target"].forget()
     model = session.model("target")
     text = np.array([*x, *tokens[:-1]])  # [n + N - 1]
-    if alone:
-        return np.concatenate([model(text[:end], 1) for end in range(len(x), len(text) + 1)])
-    return model(text, len(tokens))
+    if not alone:
+        return model(text, len(tokens))
+    ends = range(len(x), len(text) + 1)
+    return np.concatenate([model(text[:end]) for end in ends])
 
 
 def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
@@ -91,24 +108,28 @@ def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator
     tiny = np.finfo(q.dtype).tiny
     for i, token in enumerate(tokens):
         text = np.array([*x, *tokens[:i]])
-        p = draft(text, 1).p  # [0 or 1, n_vocab]
         q_i = q[i]  # [n_vocab]
         ratio = q_i
-        if len(p):
-            ratio = p[0] / np.maximum(q_i, tiny)  # [n_vocab]
-        yield place(token, q_i, q_i, rng), place(token, q_i, ratio, rng)
+        for p in draft(text, 1).p:  # [n_vocab], of the draft if there is one
+            ratio = p / np.maximum(q_i, tiny)  # [n_vocab]
+        by_q = place(token, q_i, q_i, rng)
+        by_ratio = place(token, q_i, ratio, rng)
+        yield by_q, by_ratio
 
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
     """Yield the place of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
-    for siblings in children_of(proposal) if len(proposal.p) else ():
-        nodes = [node - 1 for node in siblings]
-        for i, node in enumerate(nodes):
-            p = np.asarray(proposal.p[node])  # [n_vocab]
+    if not len(proposal.p):
+        return
+    for siblings in children_of(proposal):
+        before: list[int] = []  # the siblings that were drafted before
+        for node in siblings:
+            token = proposal.tokens[node - 1]
+            p = np.asarray(proposal.p[node - 1])  # [n_vocab]
             order = p.copy()  # [n_vocab]
-            # The siblings before it come first: a p that still has them would leave a gap.
-            order[[proposal.tokens[sibling] for sibling in nodes[:i]]] = 1
-            yield (place(proposal.tokens[node], p, order, rng),)
+            order[before] = 1  # they come first: a p that still has them would leave a gap
+            yield (place(token, p, order, rng),)
+            before.append(token)
 
 
 def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
@@ -117,17 +138,21 @@ def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, ord
         return 1.0
     before = order > order[token]  # [n_vocab]
     before[:token] |= order[:token] == order[token]
-    below = float(q[before].sum(dtype=np.float64))
-    whole = float(q.sum(dtype=np.float64))
-    return (below + rng.random() * float(q[token])) / whole
+    below = q[before].sum(dtype=np.float64)
+    whole = q.sum(dtype=np.float64)
+    within = rng.random() * float(q[token])
+    return float((below + within) / whole)
 
 
 def sampled_check(name: str, places: Sequence) -> Check:  # [n, order]
+    """Return whether the places are spread evenly, in each order."""
     from scipy.stats import chisquare
 
-    histograms = [np.histogram(column, BINS, (0, 1))[0] for column in np.transpose(places)]  # [order, BINS]
-    # Any order can fail (Bonferroni).
-    p_value = min(1.0, len(histograms) * min(chisquare(histogram).pvalue for histogram in histograms))
+    p_values = []
+    for column in np.transpose(places):  # [n]
+        counts, _ = np.histogram(column, BINS, (0, 1))  # [BINS]
+        p_values.append(chisquare(counts).pvalue)
+    p_value = min(1.0, len(p_values) * min(p_values))  # any order can fail (Bonferroni)
     shift = detectable(len(places))
     detail = f"p = {p_value:.2g} (fails below {LEVEL:.4f}) over {len(places)} tokens; "
     detail += f"a shift of {shift:.1%} (total variation) would have shown"
