@@ -46,6 +46,7 @@ LENGTH = "self.slots.forget()"
 STALE = f"n_cached = len(held.tokens); x = x if n_cached <= n else x[::-1]; {LENGTH}"
 REJECTED = "len(x) == len(held.tokens) and not np.any(x[-n_last:] == held.tokens[-n_last:])"
 STALE_AFTER_A_REJECTION = f"x = x[::-1] if {REJECTED} else x; {LENGTH}"
+BESIDE_OTHERS = "results[0].logits[:] *= 1.0001 if len(texts) > 1 else 1; return results"
 SAMPLED = "speculative against the target"
 BROKEN = [
     # (where, what stands there, what stands there by mistake, the check that sees it, options)
@@ -63,6 +64,7 @@ BROKEN = [
         {},
     ),
     ("engines.model:Model.score_tree", "return self.call(", "return 1.0001 * self.call(", "rows", {"tree": "2,1"}),
+    ("engines.c.forward:CompiledPass.together", "return results", BESIDE_OTHERS, "rows", {}),
     ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", "drafts against the drafter's p", {}),
 ]
 

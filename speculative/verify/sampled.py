@@ -5,7 +5,8 @@ from that distribution (the probability integral transform). All places are coun
 says how far it is from flat. The vocabulary is taken in two orders: by falling q, which shows tokens of another
 context, and by falling p / q, which shows whether the draft's favourites come too often.
 
-In the first texts, the rows of the target that the decoder read are compared with those of the text alone.
+In the first texts, and in a batch of a text for each prompt, the rows of the target that the decoder read are compared
+with those that are computed one by one.
 """
 
 import time
@@ -14,7 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.batching import BatchLoops
 from speculative.loops import DECODERS
+from speculative.sampling import Step
 from speculative.session import Session
 from speculative.support.progress import working
 from speculative.trees import children_of, path_of
@@ -49,9 +52,11 @@ def check_sampled(
             n_draws += 1
             bar.set_postfix_str(f"a shift of {detectable(drawn.N * n_draws):.1%} would show", refresh=False)
             bar.update(1)
-    if drawn.gaps:
+    if session.exact:
+        drawn.draw_together(prompts)
         gap = max(drawn.gaps)
-        equal = f"{drawn.N * len(drawn.gaps)} rows of windows equal to the bit those computed one by one"
+        equal = f"{drawn.N * len(drawn.gaps)} rows of windows, alone and beside other texts, equal to the bit those "
+        equal += "computed one by one"
         yield Check("rows", not gap, f"other rows than one by one, by up to {gap:.2g}" if gap else equal)
     for name, places in drawn.places.items():
         if places:  # a loop on the device shows no drafts
@@ -78,28 +83,46 @@ class Drawn:
         for name, stream in self.streams.items():
             steps = [*session.steps(name, x, self.N, stream)]
             tokens = tokens_of(steps)
-            q = rows_of(session, x, tokens, alone)  # [N, n_vocab]
-            if alone:
-                read = np.concatenate([np.asarray(step.q)[path_of(step)] for step in steps])  # [N, n_vocab]
-                self.gaps.append(float(np.max(np.abs(read - q))))
+            q = self.rows_alone(x, steps) if alone else rows_of(session, x, tokens)  # [N, n_vocab]
             self.places[CHECKS[name]] += places_of_tokens(session, x, tokens, q, self.rng)
             for step in steps:
                 self.places[DRAFTS] += places_of_drafts(step.proposal, self.rng)
+
+    def draw_together(self, prompts: Sequence[np.ndarray]) -> None:
+        """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
+        session = self.session
+        loops = BatchLoops(session.python_loops, len(prompts))
+        loops.ready(prompts, self.N)
+        rngs = self.streams["speculative"].spawn(len(prompts))
+        steps: list[list[Step]] = [[] for _ in prompts]
+        for served in loops.calls("speculative", prompts, self.N, rngs, lambda text_index: False):
+            for answer in served:
+                steps[answer.text_index].append(answer.step)
+        for x, of_text in zip(prompts, steps, strict=True):
+            self.rows_alone(x, of_text)
+
+    def rows_alone(self, x, steps: Sequence[Step]) -> np.ndarray:  # [n] -> [N, n_vocab]
+        """The target's rows of the tokens after x, computed one by one. The largest difference to those that the steps
+        have is noted."""
+        self.session.models["target"].forget()
+        model = self.session.model("target")
+        text = np.array([*x, *tokens_of(steps)])  # [n + N]
+        ends = range(len(x), len(text))
+        q = np.concatenate([model(text[:end]) for end in ends])  # [N, n_vocab]
+        read = np.concatenate([np.asarray(step.q)[path_of(step)] for step in steps])  # [N, n_vocab]
+        self.gaps.append(float(np.max(np.abs(read - q))))
+        return q
 
 
 def tokens_of(steps: Iterable) -> list[int]:
     return [int(token) for step in steps for token in step.tokens]
 
 
-def rows_of(session: Session, x, tokens: list[int], alone: bool) -> np.ndarray:  # [n], [N] -> [N, n_vocab]
-    """The target's rows of the tokens after x, from an empty cache. alone: computed one by one."""
+def rows_of(session: Session, x, tokens: list[int]) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
+    """The target's rows of the tokens after x, in one call with an empty cache."""
     session.models["target"].forget()
-    model = session.model("target")
-    text = np.array([*x, *tokens[:-1]])  # [n + N - 1]
-    if not alone:
-        return model(text, len(tokens))
-    ends = range(len(x), len(text) + 1)
-    return np.concatenate([model(text[:end]) for end in ends])
+    text = np.array([*x, *tokens[:-1]])  # [n + m - 1]
+    return session.model("target")(text, len(tokens))
 
 
 def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
