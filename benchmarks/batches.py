@@ -26,14 +26,14 @@ NO_DRAFTS = "none"
 
 def decode(session: Session, K: str, prompts: list[str], N: int) -> None:
     name = "autoregressive" if K == NO_DRAFTS else "speculative"
-    for _ in session.decode_batch(name, prompts, N):
+    for _ in session.batch(prompts, N, name):
         pass
 
 
 def costs(session: Session, prompts: list[str], N: int, K: int) -> dict[str, float]:
     """α, c and β of a K, for a batch of these prompts, and the bound on β."""
     n_texts = len(prompts)
-    steps = [*session.decode_batch("speculative", prompts, N)]
+    steps = [*session.batch(prompts, N)]
     chances = [chance for step in steps for chance in step.alpha]
     x = np.array(session.encode(prompts[0]))  # [n]
     target, draft = session.models["target"], session.models["draft"]

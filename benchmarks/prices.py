@@ -52,7 +52,7 @@ class PricedLoops(PythonLoops):
     """A session's loops, over models that take the time of a table."""
 
     def __init__(self, session: Session, machine: str):
-        super().__init__(session.plan, session.models, session.encoder.n_vocab, session.n_ctx)
+        super().__init__(session.plan, session.models)
         self.clock = Clock()  # in milliseconds
         for lookahead in self.lookaheads:
             if isinstance(lookahead, AutoK):
@@ -79,7 +79,7 @@ class PricedLoops(PythonLoops):
         return model
 
     def call_seconds(self, role: str, x, n_rows: int) -> float:
-        return self.costs[role](n_rows)
+        return self.costs[role](n_rows) if role in self.costs else 0.0
 
 
 def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> float:

@@ -1,13 +1,14 @@
 """The cost of a call by its rows, from the times of calls: one measure for the figures, the predictions and K auto."""
 
-from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from statistics import median_low
 from typing import Any
 
-ByRows = dict[int, float]  # {rows: seconds of a call of the target}
+import numpy as np
 
+ByRows = dict[int, float]  # {rows: seconds of a call of the target}
 LONG = 3  # a call of more than this many times the median was interrupted, and does not count
 
 
@@ -20,7 +21,7 @@ def usual_seconds(times: Sequence[float]) -> float:
 
 def costs_by_rows(calls: Iterable[tuple[int, float]]) -> ByRows:
     """(rows, seconds) of each call, in any order -> {rows: usual seconds of a call}, the fewest rows first."""
-    times: dict[int, list[float]] = defaultdict(list)
+    times: dict = defaultdict(list)
     for rows, seconds in calls:
         times[rows].append(seconds)
     return {rows: usual_seconds(times[rows]) for rows in sorted(times)}
@@ -40,18 +41,14 @@ def line_through(costs: ByRows) -> Callable[[int], float]:
     """Return the function rows -> cost through these {rows: cost}: linear between them, and beyond the largest with the
     slope from 1 row to it. One row that is missing costs as much as the cheapest call."""
     costs = {1: min(costs.values())} | costs
-    sizes = sorted(costs)
-    longest = sizes[-1]
-    rise = max(0.0, costs[longest] - costs[1])
-    slope = rise / max(1, longest - 1)
+    sizes = sorted(costs)  # [n]
+    seconds = [costs[rows] for rows in sizes]  # [n]
+    rise = max(0.0, seconds[-1] - seconds[0])
+    slope = rise / max(1, sizes[-1] - 1)
 
+    @cache
     def cost(rows: int) -> float:
-        if rows >= longest:
-            return costs[longest] + slope * (rows - longest)
-        after = bisect(sizes, rows)
-        low = sizes[after - 1]
-        high = sizes[after]
-        part = (rows - low) / (high - low)
-        return costs[low] + part * (costs[high] - costs[low])
+        beyond = max(0, rows - sizes[-1])
+        return float(np.interp(rows, sizes, seconds)) + slope * beyond
 
     return cost

@@ -51,7 +51,8 @@ def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> d
         p = step.proposal.p[i]  # [n_vocab]
         q = step.q[i]  # [n_vocab]
         top = likeliest_rows(np.maximum(p, q), drafts[i], p, q)
-        tested.append({"token": drafts[i], **test.figures, "top": top})
+        figures = {name: value for name, value in test._asdict().items() if value is not None}
+        tested.append({"token": drafts[i], **figures, "top": top})
     own = None
     if n_tokens == len(step.tokens):
         own = last_draw(step, again, u[-1])

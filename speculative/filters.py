@@ -33,11 +33,8 @@ class Filters(NamedTuple):
         """Each row of logits as a distribution, independent of other rows. A logit of -inf is a probability of 0."""
         if self.temperature == 0:
             return one_hot(np.argmax(logits, axis=-1), logits.shape[-1])
-        k = self.top_k
-        if k is not None and k < logits.shape[-1]:  # before the division, which may round two to one
-            ordered = np.partition(logits, -k, axis=-1)  # [n, n_vocab], so far that the k-th largest has its place
-            kth = ordered[:, -k, None]  # [n, 1]
-            logits = np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
+        if self.top_k is not None:  # before the division, which may round two to one
+            logits = largest(logits, self.top_k)  # [n, n_vocab]
         p = softmax(divide(logits, self.temperature))  # [n, n_vocab]
         for name, keeps in CUTS.items():
             value = getattr(self, name)
@@ -55,6 +52,15 @@ def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
     p = np.zeros((len(ids), n_vocab), np.float32)  # [n, n_vocab]
     p[np.arange(len(ids)), ids] = 1
     return p
+
+
+def largest(logits: np.ndarray, k: int) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
+    """The k largest logits of each row, and those that are tied with the k-th; -inf in place of the others."""
+    if k >= logits.shape[-1]:
+        return logits
+    ordered = np.partition(logits, -k, axis=-1)  # [n, n_vocab], so far that the k-th largest has its place
+    kth = ordered[:, -k, None]  # [n, 1]
+    return np.where(logits >= kth, logits, -np.inf)  # [n, n_vocab]
 
 
 def margins_of(logits) -> list[float]:  # [n, n_vocab] -> [n]

@@ -13,7 +13,6 @@ from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
-from speculative.drafters.base import DrafterSpec
 from speculative.engines import formats, memory
 from speculative.engines.c import pack_files
 from speculative.engines.c.library import c_crc32c, library
@@ -48,19 +47,13 @@ class ModelSpec(NamedTuple):
         """The tokens of its context."""
         return self.hparams["n_ctx"]
 
+    @property
+    def n_bytes(self) -> int:
+        """The bytes of its weights."""
+        return model_bytes(self.dtype, checkpoint_shapes(self.hparams))
+
     def __str__(self) -> str:
         return f"the {self.role} {self.size}"
-
-
-class Packable(NamedTuple):
-    """The weights that were read from a checkpoint, and could be mapped from packs."""
-
-    seconds: float  # of reading them, which packs would save
-    n_bytes: int  # of their packs
-
-    def and_also(self, specs: Sequence[ModelSpec], seconds: float) -> "Packable":
-        n_bytes = sum(model_bytes(spec.dtype, checkpoint_shapes(spec.hparams)) for spec in specs)
-        return Packable(self.seconds + seconds, self.n_bytes + n_bytes)
 
 
 @dataclass
@@ -79,7 +72,8 @@ class Models:
     refresh: bool = False  # whether the hub is asked for newer versions
     specs: dict[str, ModelSpec] = field(default_factory=dict)
     loaded: dict[str, Any] = field(default_factory=dict)
-    packable: Packable = field(default_factory=lambda: Packable(0.0, 0))
+    packable: list[ModelSpec] = field(default_factory=list)  # read from a checkpoint: packs of them could be mapped
+    packable_seconds: float = 0.0  # of reading these, which packs would save
     files_in_use: FilesInUse = field(default_factory=FilesInUse)
 
     def __reduce__(self):
@@ -99,23 +93,18 @@ class Models:
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""
         if role not in self.specs:
-            self.specs[role] = self.copy_of_target(role) if role in formats.FORMATS else self.described(role)
+            is_copy = role in formats.FORMATS
+            self.specs[role] = self.spec("target")._replace(role=role, dtype=role) if is_copy else self.described(role)
         return self.specs[role]
-
-    def copy_of_target(self, dtype: str) -> ModelSpec:
-        return self.spec("target")._replace(role=dtype, dtype=dtype)
 
     def described(self, role: str) -> ModelSpec:
         """Return the spec of a model. Raises UserError if a draft's vocabulary is not the target's."""
         size, dtype = self.wanted[role]
         folder = complete_folder(size, self.models_dir, self.source, weights=False, refresh=self.refresh)
-        if role == "target":
-            encoder, hparams = load_encoder_and_hparams(folder)
-            return ModelSpec(role, size, folder, dtype, encoder, hparams)
-        target = self.spec("target")
-        known = (target.folder, target.encoder) if target.folder else None
-        encoder, hparams = load_encoder_and_hparams(folder, known)
-        if encoder is not target.encoder:
+        target = None if role == "target" else self.spec("target")
+        other = (target.folder, target.encoder) if target and target.folder else None
+        encoder, hparams = load_encoder_and_hparams(folder, other)
+        if target:
             hparams = hparams | shared_ids(target, size, encoder)
         return ModelSpec(role, size, folder, dtype, encoder, hparams)
 
@@ -130,13 +119,17 @@ class Models:
             sizes.append((hparams, self.engine.held_dtype(spec.dtype)))
         memory.check(sizes, self.engine.free_bytes(), n_cached, self.engine.saving)
 
+    def smallest_context(self, plan: Plan) -> ModelSpec:
+        """Return the model with the smallest context."""
+        return min(map(self.spec, plan.networks), key=lambda spec: spec.n_ctx)
+
     def check_weights(self, plan: Plan) -> None:
         """Raise UserError if a drafter needs the weights of a target that is a function."""
         copies = [role for role in plan.networks if role in formats.FORMATS]
-        needing = [*copies, *plan.parts_without_a_model]
-        if needing and not self.spec("target").folder:
-            needs = "needs the target's weights, and a function has none: try prompt_lookup"
-            raise UserError(f"--drafter {needing[0]} {needs}")
+        for name in [*copies, *plan.parts_without_a_model]:
+            if not self.spec("target").folder:
+                needs = "needs the target's weights, and a function has none: try prompt_lookup"
+                raise UserError(f"--drafter {name} {needs}")
 
     def new_specs(self, networks: Sequence[str]) -> list[ModelSpec]:
         """Return the specs of these networks without those that are loaded."""
@@ -154,11 +147,9 @@ class Models:
     def copy_pays(self) -> bool:
         """Whether an int8 copy of the target, which has to fit beside it, makes drafts cheaper. Raises UserError."""
         target = self.spec("target")
-        if not target.folder or not is_large(target.hparams):
-            return False
-        if target.dtype != "float32":  # a copy of bfloat16 saves too little
-            return False
-        if not self.engine.has_fast_int8():
+        is_large = target.folder and target._replace(dtype="int8").n_bytes >= LARGE_BYTES
+        # a copy of bfloat16 saves too little
+        if not (is_large and target.dtype == "float32" and self.engine.has_fast_int8()):
             return False
         try:
             self.check(["target", "draft", "int8"])
@@ -171,30 +162,20 @@ class Models:
     def load(self, plan: Plan, in_place: bool = False) -> list:
         """Load what is not loaded yet: the small parts of drafters first, then networks, a target with its copies.
         Return the new networks. in_place: see Engine.converter. Raises UserError."""
-        new_parts: list[tuple[DrafterSpec, Any]] = []
-        for spec in plan.loaded_parts:
-            if spec.name not in self.loaded:
-                part = spec.load(self)  # type: ignore[misc]  # it has one
-                new_parts.append((spec, part))
+        parts = {spec: spec.load(self) for spec in plan.loaded_parts if spec.name not in self.loaded}
         new = self.new_specs(plan.networks)
-        self.load_networks(new, in_place)
-        for spec, part in new_parts:
-            if spec.check:
-                spec.check(part, self)
-            self.loaded[spec.name] = Network(part) if spec.has_model else part
-        return [self.loaded[spec.role] for spec in new]
-
-    def load_networks(self, new: Sequence[ModelSpec], in_place: bool) -> None:
-        """Load these networks, which are not loaded yet. Raises UserError."""
-        for size in dict.fromkeys(spec.size for spec in reversed(new)):  # the target, which is the largest, last
+        sizes = dict.fromkeys(spec.size for spec in reversed(new))  # the target's, which is the largest, last
+        for size in sizes:
             self.read([spec for spec in new if spec.size == size], in_place)
-        self.share_caches([spec.role for spec in new])
-
-    def share_caches(self, roles: Sequence[str]) -> None:
-        """Let copies read what the target wrote: a copy reads entries of more exact copies, not of less exact ones."""
-        for rank, role in enumerate(formats.FORMATS):
-            if role in roles and self.shares_cache(role):
-                self.loaded[role].share_cache(self.loaded["target"], rank)
+        for spec in new:
+            if self.shares_cache(spec.role):  # a copy reads entries of more exact copies, not of less exact ones
+                rank = [*formats.FORMATS].index(spec.role)
+                self.loaded[spec.role].share_cache(self.loaded["target"], rank)
+        for part, content in parts.items():
+            if part.check:
+                part.check(content, self)
+            self.loaded[part.name] = Network(content) if part.has_model else content
+        return [self.loaded[spec.role] for spec in new]
 
     def read(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
         """Read the weights of a model, downloaded if they are missing, once for all formats of these specs."""
@@ -208,14 +189,13 @@ class Models:
         n_bytes = 4 * parameter_count(hparams)
         if crc32c.is_slow() and library():
             crc32c.compute_in_c(c_crc32c)
+        packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
 
             def read(convert):
                 began = time.perf_counter()
                 params = load_params(folder, hparams, convert, bar.update)
-                packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
-                if packed:
-                    self.packable = self.packable.and_also(packed, time.perf_counter() - began)
+                self.note_packable(packed, time.perf_counter() - began)
                 return params
 
             networks = self.engine.load(read, specs, in_place)
@@ -223,6 +203,12 @@ class Models:
             for name in look(folder).weights:
                 self.files_in_use.add(os.path.join(folder, name))
         self.loaded |= zip([spec.role for spec in specs], networks, strict=True)
+
+    def note_packable(self, specs: list[ModelSpec], seconds: float) -> None:
+        """Count the seconds of reading weights that are packed in memory now."""
+        if specs:
+            self.packable += specs
+            self.packable_seconds += seconds
 
     def forget(self, networks: Sequence[str]) -> None:
         """Empty the caches, so that two decodes begin alike."""
@@ -254,14 +240,11 @@ class Models:
             yield path
 
 
-def is_large(hparams: dict) -> bool:
-    """Whether reading the weights of a copy is bound by memory."""
-    return model_bytes("int8", checkpoint_shapes(hparams)) >= LARGE_BYTES
-
-
 def shared_ids(target: ModelSpec, size: str, encoder: Encoder) -> dict:
     """Return the hparam by which a draft of another vocabulary takes the target's ids. Raises UserError if there is no
     such way. size: the draft's name."""
+    if encoder is target.encoder:
+        return {}
     shared = share(target.encoder, encoder)
     if shared is None:
         raise UserError(f"{size} and {target.size} have different vocabularies, so one cannot draft for the other")

@@ -1,22 +1,28 @@
 """The loops of sampling.py over loaded models: each model with its filters, the drafter, and both decoders."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Protocol
 
-from speculative import drafters
+import numpy as np
+
+from speculative.drafters import first_of
+from speculative.drafters.base import Context, Drafter, DrafterSpec
+from speculative.drafters.staged import staged
 from speculative.engines.model import join
-from speculative.level_costs import measure_levels
 from speculative.loading import Models
-from speculative.lookahead import AfterFirst, AutoK, FixedK
+from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
 from speculative.plan import Plan
-from speculative.sampling import Step, autoregressive_sampling, speculative_sampling
+from speculative.rules import TOKEN
+from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
 from speculative.steps import Served
-from speculative.trees import TreeInTheLoop
+from speculative.support.progress import working
+from speculative.trees import TreeAdapter
 
 DECODERS = ("autoregressive", "speculative")
 READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
+N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
 
 class Loops(Protocol):
@@ -37,21 +43,16 @@ class Loops(Protocol):
 class PythonLoops:
     """The loops of sampling.py, over the models of a plan."""
 
-    def __init__(self, plan: Plan, models: Models, n_vocab: int, n_ctx: int):
+    def __init__(self, plan: Plan, models: Models):
         self.plan = plan
         self.models = models
-        self.networks: Mapping[str, Any] | Models = models  # by role, with the parts of drafters
-        self.n_vocab = n_vocab
-        self.n_ctx = n_ctx
-        self.copies = [role for role in plan.networks if models.shares_cache(role)]
-        self.lookaheads = new_lookaheads(plan)
-        self.n_texts = 1  # whose rows a call has
-
-    def over(self, networks: Mapping[str, Any]) -> "PythonLoops":
-        """Return the same loops over other networks, such as those of one text of a batch."""
-        loops = copy(self)
-        loops.networks = networks
-        return loops
+        self.networks: Any = models  # by role, with the parts of drafters
+        self.n_vocab = models.spec("target").encoder.n_vocab
+        self.n_ctx = models.smallest_context(plan).n_ctx
+        self.lookaheads: list[Any] = []  # of each level of the drafter, from the outermost in
+        for K, specs in zip(plan.Ks, plan.levels, strict=True):
+            scales = [spec.scale for spec in specs]
+            self.lookaheads.append(FixedK(K) if isinstance(K, int) else AutoK(scales))
 
     # ---- The parts of a decode ---------------------------------------------------------------------------------------
 
@@ -62,33 +63,74 @@ class PythonLoops:
             return loaded
         return loaded.with_probs(self.plan.filters(role))
 
-    def drafter(self, rng: Any, depth: int = 0, target: Any = None) -> drafters.Drafter:
+    def drafter(self, rng: Any, depth: int = 0, target: Any = None) -> Drafter:
         """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this
         decode, as heads read its last hidden row."""
         plan = self.plan
         models = {role: self.model(role) for role in plan.roles}
         models["target"] = target or models["target"]
         join(models.values())
-        context = drafters.Context(self.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
-        levels = plan.levels[depth:]
-        inner = self.lookaheads[depth + 1 :]
-        trees = bool(plan.tree)
-        return drafters.make_drafter(levels, context, inner, plan.rule, trees)
+        context = Context(self.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
+        innermost = plan.levels[-1]
+        drafts = [spec.chain(context) for spec in innermost]
+        tree = None
+        if plan.tree:
+            tree = first_of([spec.tree(context) for spec in innermost])
+        for level in range(len(plan.levels) - 1, depth, -1):  # from the inside out
+            model = models[plan.target_of(level)]
+            drafts = [self.around(level, drafts, model, rng)]
+        return Drafter(first_of(drafts), drafts, tree)
+
+    def around(self, level: int, drafts: Sequence[Callable], model: Any, rng: Any) -> Callable:
+        """The drafter around a level, whose drafters draft for its model."""
+        [outer] = self.plan.levels[level - 1]
+        rule = self.plan.rule
+        accept = rule.accept if rule.lossless else TOKEN.accept
+        lookahead = self.lookaheads[level]
+        new_draft = partial(lookahead.drafter_of, drafts, model)
+        return staged(outer.name, model, new_draft, lookahead.K_max, rng, accept)
 
     # ---- Before a decode ---------------------------------------------------------------------------------------------
 
     def measure(self, x) -> None:  # [n]
-        measure_levels(self, x)
+        """The innermost level is measured first: a token that the level around it drafts costs what it takes."""
+        n = min(N_COST_TOKENS, max(1, self.n_ctx - max(WINDOW_ROWS)))  # which leaves room for windows
+        x = np.asarray(x)[-n:]  # [n]
+        unknown = [depth for depth, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.is_measured]
+        with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
+            for depth in reversed(unknown):
+                self.measure_level(depth, x)
+                bar.update(1)
 
-    def call_seconds(self, role: str, x, n_rows: int) -> float:  # x [n]
-        """The seconds of a call of a model for so many rows after the text x."""
-        if role in self.plan.networks:
-            return self.models.engine.window_seconds(self.models[role], x, n_rows * self.n_texts)
-        model = self.model(role)
-        drafts = [x[-1]] * n_rows
-        began = time.perf_counter()
-        model([*x, *drafts], n_rows)
-        return time.perf_counter() - began
+    def measure_level(self, depth: int, x) -> None:  # [n]
+        """Measure the costs of a level of the drafter, in a small part of the time that a decode takes."""
+        rng = np.random.default_rng(0)
+        drafts = self.drafter(rng, depth).parts
+        specs = self.plan.levels[depth]
+        token_seconds = []
+        for spec, draft in zip(specs, drafts, strict=True):
+            token_seconds.append(partial(self.token_seconds, depth, spec, draft, x))
+        target = self.plan.target_of(depth)
+        window_seconds = partial(self.call_seconds, target, x)
+        room = self.n_ctx - len(x)
+        self.lookaheads[depth].measure(window_seconds, token_seconds, room)
+
+    def token_seconds(self, depth: int, spec: DrafterSpec, draft: Callable, x) -> float:  # [n]
+        """The seconds of a token that a drafter of this level drafts."""
+        inside = self.lookaheads[depth + 1 :]
+        if inside and isinstance(inside[0], AutoK):  # it has been measured, and expects this for each token
+            return inside[0].token_worth
+        if spec.has_model and not inside:  # a call for each token
+            return self.call_seconds(spec.roles[0], x, 1)
+        clock = self.lookaheads[depth].clock
+        draft(x, 1)  # which reads the text
+        began = clock()
+        draft(x, 1)
+        return self.plan.batch * (clock() - began)
+
+    def call_seconds(self, role: str, x, n_rows: int) -> float:  # [n]
+        """The seconds of a call of a model for so many rows of each text after x."""
+        return self.models.engine.window_seconds(self.models[role], x, n_rows * self.plan.batch)
 
     def ready(self, prompts: Sequence, N: int) -> None:
         if self.plan.depends_on_times:
@@ -107,25 +149,27 @@ class PythonLoops:
             return autoregressive_sampling(x, self.model("target"), N, rng)
         return self.speculative_steps(x, N, rng)
 
+    def steps_over(self, name: str, x: Sequence, N: int, rng: Any, networks: Mapping) -> Iterator[Step]:
+        """The steps over other networks, those of one text of a batch."""
+        loops = copy(self)
+        loops.networks = networks
+        return loops.steps(name, x, N, rng)
+
     def speculative_steps(self, x: Sequence, N: int, rng: Any) -> Iterator[Step]:
         plan = self.plan
         target = self.model("target")
         drafter = self.drafter(rng, target=target)
         if plan.tree:
-            tree = TreeInTheLoop(drafter.tree, target.score_tree, plan.tree)
+            tree = TreeAdapter(drafter.tree, target.score_tree, plan.tree)
             depth = len(plan.tree)
             return speculative_sampling(x, tree.draft, tree.target_model, N, depth, rng, plan.rule.accept_tree)
         lookahead = self.lookaheads[0]
         draft = lookahead.drafter_of(drafter.parts, target)
-        if self.copies and len(x) >= READ_FIRST:
-            draft = AfterFirst(draft)
+        if len(x) >= READ_FIRST and any(map(self.models.shares_cache, plan.networks)):
+            draft = after_first(draft, len(x))
         return speculative_sampling(x, draft, target, N, lookahead.K_max, rng, plan.rule.accept)
 
 
-def new_lookaheads(plan: Plan) -> list[Any]:
-    """Return a FixedK or an AutoK for each level of the drafter, from the outermost in."""
-    lookaheads: list[Any] = []
-    for K, specs in zip(plan.Ks, plan.levels, strict=True):
-        scales = [spec.scale for spec in specs]
-        lookaheads.append(FixedK(K) if isinstance(K, int) else AutoK(scales))
-    return lookaheads
+def after_first(draft: Callable, n: int) -> Callable:
+    """Return a drafter that proposes nothing until the text has more than n tokens."""
+    return lambda x, k: draft(x, k) if len(x) > n else NOTHING

@@ -30,7 +30,7 @@ from speculative.values import (
 )
 
 
-def option(default: Any, check: Callable[[Any], Any], help: str, takes: str = "", **more: Any) -> Any:
+def option(default: Any, check: Callable, takes: str, help: str, **more: Any) -> Any:
     """A field of Options. takes: the form of its value in --help, "" for a switch, which has none. more: group (a
     heading of --help; rare options are under "More", in --help all), short (a letter that stands for the name), live
     (whether a session can change it while its models stay loaded)."""
@@ -42,69 +42,73 @@ DRAFT, ENGINE, SHOWN = "The drafter", "The engine", "What is shown"
 
 
 # fmt: off
-# A table: for each option its default, check and marks, then its help.
+# A table: for each option its default, check and form, then its help and marks.
 @dataclass(frozen=True)
 class ModelOptions:
     """The options about models and decoding: those that load_pair takes."""
 
-    draft_model_size: str = option("124M", model, takes="MODEL", group=BLOG, help=
-        "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the Hugging Face hub")
-    target_model_size: str = option("1558M", model, takes="MODEL", group=BLOG, help=
-        "target model, named in the same way")
-    models_dir: str = option("models", path, takes="FOLDER", group=BLOG, help=
-        "folder of the models; missing ones are downloaded to it")
-    n_tokens_to_generate: int = option(40, whole(1), takes="N", group=BLOG, short="n", live=True, help=
-        "how many tokens to add to the prompt (N)")
-    K: int | str | tuple = option(4, lookahead, takes="N|auto", group=BLOG, short="K", live=True, help=
-        "tokens drafted at a time; auto: chosen by measured acceptance and cost")
-    temperature: float = option(0.0, not_negative, takes="X", group=BLOG, short="t", live=True, help=
-        "0 is greedy; 1 is the target's own distribution")
-    seed: int = option(123, whole(0), takes="N", group=BLOG, short="s", live=True, help=
-        "random seed, the same for both decoders")
-    demo: bool = option(False, switch, group=TEXT, help=
-        "decode with the bundled pair of tiny models, offline")
-    stop: str | tuple[str, ...] | None = option(None, stops, takes="TEXT", group=TEXT, live=True, help=
-        "end before this text, which may be <|endoftext|>; more than once: before the first")
-    special: bool = option(False, switch, group=TEXT, live=True, help=
-        "read <|endoftext|> in a prompt as the token, not as plain text; a model with a tokenizer.json always does")
-    top_k: int | None = option(None, whole(1, more=OFF), takes="N", group=LAW, live=True, help=
-        "keep the k likeliest tokens")
-    top_p: float | None = option(None, share, takes="X", group=LAW, live=True, help=
-        "nucleus: keep the fewest tokens whose probabilities sum to at least this")
-    min_p: float | None = option(None, share, takes="X", group=LAW, live=True, help=
-        "keep the tokens with at least this share of the largest probability")
-    eta: float | None = option(None, share, takes="X", group=LAW, live=True, help=
-        "keep the tokens above min(eta, √eta e^-entropy): fewer where the next token is clear")
-    accept: str = option("token", text, takes="RULE", group=LAW, live=True, help=
+    draft_model_size: str = option("124M", model, "MODEL",
+        "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the Hugging Face hub",
+        group=BLOG)
+    target_model_size: str = option("1558M", model, "MODEL",
+        "target model, named in the same way", group=BLOG)
+    models_dir: str = option("models", path, "FOLDER",
+        "folder of the models; missing ones are downloaded to it", group=BLOG)
+    n_tokens_to_generate: int = option(40, whole(1), "N",
+        "how many tokens to add to the prompt (N)", group=BLOG, short="n", live=True)
+    K: int | str | tuple = option(4, lookahead, "N|auto",
+        "tokens drafted at a time; auto: chosen by measured acceptance and cost", group=BLOG, short="K", live=True)
+    temperature: float = option(0.0, not_negative, "X",
+        "0 is greedy; 1 is the target's own distribution", group=BLOG, short="t", live=True)
+    seed: int = option(123, whole(0), "N",
+        "random seed, the same for both decoders", group=BLOG, short="s", live=True)
+    demo: bool = option(False, switch, "",
+        "decode with the bundled pair of tiny models, offline", group=TEXT)
+    stop: str | tuple[str, ...] | None = option(None, stops, "TEXT",
+        "end before this text, which may be <|endoftext|>; more than once: before the first", group=TEXT, live=True)
+    special: bool = option(False, switch, "",
+        "read <|endoftext|> in a prompt as the token, not as plain text; a model with a tokenizer.json always does",
+        group=TEXT, live=True)
+    top_k: int | None = option(None, whole(1, more=OFF), "N",
+        "keep the k likeliest tokens", group=LAW, live=True)
+    top_p: float | None = option(None, share, "X",
+        "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
+    min_p: float | None = option(None, share, "X",
+        "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
+    eta: float | None = option(None, share, "X",
+        "keep the tokens above min(eta, √eta e^-entropy): fewer where the next token is clear", group=LAW, live=True)
+    accept: str = option("token", text, "RULE",
         "acceptance rule: token, block (accepts more above temperature 0) or match (accepts less); lenient:B and "
-        "typical:E are not lossless")
-    drafter: str = option("model", text, takes="NAME", group=DRAFT, live=True, help=
-        "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a")
-    fast: bool = option(False, switch, group=BLOG, live=True, help=
-        "look-ups, the draft model and an int8 copy of the target draft, with K chosen as it goes; lossless")
-    draft_temperature: float | None = option(None, not_negative, takes="X", live=True, help=
-        "temperature of the drafter alone; the output stays lossless")
-    tree: tuple[int, ...] | None = option(None, widths, takes="N,N,...", live=True, help=
-        "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K")
-    ngram_text: str | None = option(None, path, takes="FILE", help=
+        "typical:E are not lossless", group=LAW, live=True)
+    drafter: str = option("model", text, "NAME",
+        "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a",
+        group=DRAFT, live=True)
+    fast: bool = option(False, switch, "",
+        "look-ups, the draft model and an int8 copy of the target draft, with K chosen as it goes; lossless",
+        group=BLOG, live=True)
+    draft_temperature: float | None = option(None, not_negative, "X",
+        "temperature of the drafter alone; the output stays lossless", live=True)
+    tree: tuple[int, ...] | None = option(None, widths, "N,N,...",
+        "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
+    ngram_text: str | None = option(None, path, "FILE",
         "text file whose n-grams the ngram drafter counts")
-    dtype: str = option("float32", one_of(*FORMATS), takes="FORMAT", group=ENGINE, help=
-        "weights of the target: float32 (4 bytes), float16 and bfloat16 (2), int8 (1), int4 (9/16)")
-    draft_dtype: str = option("auto", one_of("auto", *FORMATS), takes="FORMAT|auto", help=
+    dtype: str = option("float32", one_of(*FORMATS), "FORMAT",
+        "weights of the target: float32 (4 bytes), float16 and bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
+    draft_dtype: str = option("auto", one_of("auto", *FORMATS), "FORMAT|auto",
         "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax")
-    threads: int | None = option(None, whole(1), takes="N", help=
+    threads: int | None = option(None, whole(1), "N",
         "most threads that the C engine uses [one for each core]")
-    source: str = option("openai", text, takes="NAME|URL", help=
+    source: str = option("openai", text, "NAME|URL",
         "where to download missing models: openai, huggingface, or the URL of a mirror")
-    refresh: bool = option(False, switch, help=
+    refresh: bool = option(False, switch, "",
         "ask the hub for a newer version of a model that is in its cache")
-    engine: str = option("c", one_of("c", "numpy", "jax", "auto"), takes="c|numpy|jax|auto", group=ENGINE, help=
-        "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator")
-    mesh: int = option(1, whole(1), takes="N", help=
+    engine: str = option("c", one_of("c", "numpy", "jax", "auto"), "c|numpy|jax|auto",
+        "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator", group=ENGINE)
+    mesh: int = option(1, whole(1), "N",
         "with jax: split the models over this many devices")
-    data_parallel: int = option(1, whole(1), takes="N", help=
+    data_parallel: int = option(1, whole(1), "N",
         "with jax: copies of the models, each with a share of --batch")
-    batch: int = option(1, whole(1, 4096), takes="N", help=
+    batch: int = option(1, whole(1, 4096), "N",
         "decode this many prompts of --prompt_file at a time, with c or jax")
 
 
@@ -112,33 +116,31 @@ class ModelOptions:
 class Options(ModelOptions):
     """All options, with the blog's names and defaults."""
 
-    prompt: str = option("Alan Turing theorized that computers would one day become", text, takes="TEXT", group=BLOG,
-        short="p", help=
-        'the text to continue; "" starts from <|endoftext|>')
-    prompt_file: str | None = option(None, path, takes="FILE", group=TEXT, help=
-        "read the prompt from a file, including its last newline; - is standard input")
-    n_samples: int = option(1, whole(1), takes="N", group=TEXT, live=True, help=
-        "decode this many times, each time with another seed")
-    only: str | None = option(None, one_of("autoregressive", "speculative"), takes="autoregressive|speculative",
-        group=SHOWN, live=True, help=
-        "run one decoder only: autoregressive or speculative")
-    quiet: bool = option(False, switch, group=SHOWN, live=True, help=
-        "print only the blog's lines")
-    verbose: bool = option(False, switch, group=SHOWN, live=True, help=
-        "also print every iteration, and every figure with its formula")
-    stream: bool = option(False, switch, group=SHOWN, live=True, help=
-        "print the text as it is decoded, as at a terminal")
-    json: str | None = option(None, path, takes="FILE", group=SHOWN, help=
-        "write the run to this file, as JSON; - is standard output")
-    html: str | None = option(None, path, takes="FILE", group=SHOWN, help=
-        "write the run to this file as a page that replays it; - is standard output")
-    verify: bool = option(False, switch, group=SHOWN, help=
-        "instead of the run, check that the output has the target's distribution")
-    interactive: bool = option(False, switch, group=SHOWN, help=
-        "load the models once, and decode each line that is typed")
-    serve: int | None = option(None, port, takes="[PORT]", group=SHOWN, help=
-        "serve the workbench to this machine's browser, at this port [8000]")
-    pack: bool = option(False, switch, help=
+    prompt: str = option("Alan Turing theorized that computers would one day become", text, "TEXT",
+        'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
+    prompt_file: str | None = option(None, path, "FILE",
+        "read the prompt from a file, including its last newline; - is standard input", group=TEXT)
+    n_samples: int = option(1, whole(1), "N",
+        "decode this many times, each time with another seed", group=TEXT, live=True)
+    only: str | None = option(None, one_of("autoregressive", "speculative"), "autoregressive|speculative",
+        "run one decoder only: autoregressive or speculative", group=SHOWN, live=True)
+    quiet: bool = option(False, switch, "",
+        "print only the blog's lines", group=SHOWN, live=True)
+    verbose: bool = option(False, switch, "",
+        "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
+    stream: bool = option(False, switch, "",
+        "print the text as it is decoded, as at a terminal", group=SHOWN, live=True)
+    json: str | None = option(None, path, "FILE",
+        "write the run to this file, as JSON; - is standard output", group=SHOWN)
+    html: str | None = option(None, path, "FILE",
+        "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
+    verify: bool = option(False, switch, "",
+        "instead of the run, check that the output has the target's distribution", group=SHOWN)
+    interactive: bool = option(False, switch, "",
+        "load the models once, and decode each line that is typed", group=SHOWN)
+    serve: int | None = option(None, port, "[PORT]",
+        "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN)
+    pack: bool = option(False, switch, "",
         "write the packed weights to the disk, and end; later runs begin sooner")
 # fmt: on
 
@@ -176,7 +178,7 @@ class NoEffect(NamedTuple):
     """Options that do nothing beside others."""
 
     names: Sequence[str]
-    useless: Callable[[Any], bool]  # whether they do nothing in these options
+    useless: Callable  # options -> whether they do nothing in these options
     reason: str
 
 
@@ -225,7 +227,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     return o
 
 
-def read_values(given: dict[str, Any], names: Collection[str], base: ModelOptions | None) -> dict[str, Any]:
+def read_values(given: dict, names: Collection[str], base: ModelOptions | None) -> dict:
     """Check each name and each value. Raises UserError."""
     values = {}
     for name, value in given.items():
@@ -254,7 +256,7 @@ def excluded_by(name: str) -> set[str]:
     return excluded
 
 
-def check_conflicts(values: dict[str, Any]) -> None:
+def check_conflicts(values: dict) -> None:
     """Raise UserError if two of these options exclude each other."""
     used = [name for name, value in values.items() if not is_default(name, value)]
     for name, other in combinations(used, 2):
@@ -262,7 +264,7 @@ def check_conflicts(values: dict[str, Any]) -> None:
             raise UserError(f"--{name} and --{other} cannot be combined: give one of them")
 
 
-def ended(values: dict[str, Any], base: ModelOptions) -> dict[str, Any]:
+def ended(values: dict, base: ModelOptions) -> dict:
     """Return the options of base that end because one that excludes them changes, with their defaults."""
     excluded = set()
     for name, value in values.items():
@@ -272,7 +274,7 @@ def ended(values: dict[str, Any], base: ModelOptions) -> dict[str, Any]:
     return {name: FIELDS[name].default for name in names}
 
 
-def check_demo(values: dict[str, Any]) -> None:
+def check_demo(values: dict) -> None:
     """Raise UserError if an official model is asked for beside --demo."""
     for role in ("draft_model_size", "target_model_size"):
         size = values.get(role, "")
@@ -280,7 +282,7 @@ def check_demo(values: dict[str, Any]) -> None:
             raise UserError(f"--demo is the bundled pair: leave it out to decode with --{role} {size}")
 
 
-def check_effects(values: dict[str, Any], o: ModelOptions) -> None:
+def check_effects(values: dict, o: ModelOptions) -> None:
     """Raise UserError if one of these values does nothing in these options."""
     for row in NO_EFFECT:
         for name in row.names:

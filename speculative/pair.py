@@ -1,7 +1,7 @@
 """load_pair: a session from Python. An error in its options names them as Python does."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ParamSpec
@@ -12,7 +12,6 @@ from speculative.options import ModelOptions, make_options
 from speculative.plan import NO_FUNCTIONS
 from speculative.rules import name_of
 from speculative.session import Session, models_of
-from speculative.steps import TextStep
 from speculative.support.errors import UserError, naming_options
 
 P = ParamSpec("P")
@@ -55,26 +54,16 @@ class Pair(Session[ModelOptions]):
         return FOR_USERS
 
     compare = errors_without_dashes()(compare)
-
-    @errors_without_dashes()
-    def decode(self, name: str, prompt: str, N: int, sample: int) -> Iterator[TextStep]:
-        return super().decode(name, prompt, N, sample)
-
-    @errors_without_dashes()
-    def batch(self, prompts: Sequence[str], n_tokens_to_generate: int = 40) -> Iterator[TextStep]:
-        return super().batch(prompts, n_tokens_to_generate)
-
-    @errors_without_dashes()
-    def changed(self, **options: Any) -> "Pair":
-        return super().changed(**options)  # type: ignore[return-value]  # it makes an object of this class
+    decode = errors_without_dashes()(Session.decode)
+    batch = errors_without_dashes()(Session.batch)
+    changed = errors_without_dashes()(Session.changed)
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:
     """The decorated function takes the fields of this dataclass: help() and type checkers see each with its type."""
-    signature = inspect.signature(options)
 
     def decorate(function):
-        function.__signature__ = signature.replace(return_annotation=Pair)
+        function.__signature__ = inspect.signature(options).replace(return_annotation=Pair)
         return function
 
     return decorate

@@ -6,8 +6,9 @@ that are wrong by their names alone, in options.py.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,22 +28,19 @@ AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 class Functions(NamedTuple):
     """A user's functions, by the names that stand for them among the options."""
 
-    drafters: Mapping[str, DrafterSpec] = MappingProxyType({})
-    rules: Mapping[str, Rule] = MappingProxyType({})
+    drafter: Mapping[str, DrafterSpec] = MappingProxyType({})
+    accept: Mapping[str, Rule] = MappingProxyType({})
 
-    def taken_from(self, given: dict[str, Any]) -> tuple[dict[str, Any], "Functions"]:
+    def taken_from(self, given: dict) -> tuple[dict, "Functions"]:
         """Return the options with names in place of functions, and these functions beside the earlier ones."""
         named = dict(given)
-        functions = self
-        if callable(given.get("drafter")):
-            spec = as_drafter(given["drafter"])
-            named["drafter"] = spec.name
-            functions = functions._replace(drafters={**functions.drafters, spec.name: spec})
-        if callable(given.get("accept")):
-            rule = as_rule(given["accept"])
-            named["accept"] = rule.name
-            functions = functions._replace(rules={**functions.rules, rule.name: rule})
-        return named, functions
+        functions = self._asdict()
+        for option, make in (("drafter", as_drafter), ("accept", as_rule)):
+            if callable(given.get(option)):
+                made: Any = make(given[option])
+                named[option] = made.name
+                functions[option] = {**functions[option], made.name: made}
+        return named, Functions(**functions)
 
 
 NO_FUNCTIONS = Functions()
@@ -76,9 +74,13 @@ class Plan:
     wanted: Mapping[str, Wanted] = field(repr=False)  # by role, the models that the options name
 
     @property
+    def specs(self) -> list[DrafterSpec]:
+        return [*chain.from_iterable(self.levels)]
+
+    @property
     def roles(self) -> list[str]:
         """The names under which models and other parts are loaded, the target first."""
-        needed = [role for specs in self.levels for spec in specs for role in spec.roles]
+        needed = [role for spec in self.specs for role in spec.roles]
         return [*dict.fromkeys(["target", *needed])]
 
     @property
@@ -89,7 +91,7 @@ class Plan:
     @property
     def loaded_parts(self) -> list[DrafterSpec]:
         """The drafters that load something of their own, under their names."""
-        return [spec for specs in self.levels for spec in specs if spec.load]
+        return [spec for spec in self.specs if spec.load]
 
     @property
     def parts_without_a_model(self) -> list[str]:
@@ -110,6 +112,10 @@ class Plan:
         """Whether some K is chosen by measured times, so that the seed alone does not decide the text."""
         return "auto" in self.Ks
 
+    def target_of(self, depth: int) -> str:
+        """The role of the model for which a level drafts: the target, or the model of the level around it."""
+        return self.levels[depth - 1][0].roles[0] if depth else "target"
+
     def filters(self, role: str) -> Filters:
         return self.target_filters if role == "target" else self.draft_filters
 
@@ -118,21 +124,13 @@ class Plan:
         return np.random.default_rng([self.seed, number] if number else self.seed)
 
 
-class PlanEngine(Protocol):
-    """The answers of an engine that a plan depends on: see engines/contract.py."""
-
-    def draft_dtype(self, dtype: str) -> str: ...
-
-    def check(self, plan: Plan) -> None: ...
-
-
-def make_plan(o: ModelOptions, engine: PlanEngine, functions: Functions = NO_FUNCTIONS) -> Plan:
-    """Return the plan of these options, in which --fast is spelled out. Raises UserError if they cannot run together,
-    or not with this engine."""
-    rule = parse_rule(o.accept, functions.rules)
+def make_plan(o: ModelOptions, engine: Any, functions: Functions = NO_FUNCTIONS) -> Plan:
+    """Return the plan of these options, in which --fast is spelled out. engine: a contract.Engine. Raises UserError if
+    they cannot run together, or not with this engine."""
+    rule = parse_rule(o.accept, functions.accept)
     if o.tree and not rule.accept_tree:
         raise UserError(f"--accept {o.accept} tests a chain, and --tree drafts a tree: leave one of them out")
-    levels = parse_drafter(o.drafter, functions.drafters, trees=bool(o.tree))
+    levels = parse_drafter(o.drafter, functions.drafter, trees=bool(o.tree))
     plan = Plan(
         levels=levels,
         Ks=one_K_a_level(o, len(levels)),
@@ -152,14 +150,11 @@ def make_plan(o: ModelOptions, engine: PlanEngine, functions: Functions = NO_FUN
 
 
 def one_K_a_level(o: ModelOptions, n_levels: int) -> list[int | str]:
-    """For each level of the drafter its K. A level without a number chooses."""
-    given = list(o.K) if isinstance(o.K, tuple) else [o.K]
-    if len(given) > n_levels:
-        raise UserError(
-            f"--K {as_typed('K', given)} is for {len(given)} levels, and --drafter {o.drafter} has {n_levels}"
-        )
-    missing = n_levels - len(given)
-    return given + ["auto"] * missing
+    """For each level of the drafter its K. A level without a K of its own has that of the level around it."""
+    Ks = list(o.K) if isinstance(o.K, tuple) else [o.K]
+    if len(Ks) > n_levels:
+        raise UserError(f"--K {as_typed('K', Ks)} is for {len(Ks)} levels, and --drafter {o.drafter} has {n_levels}")
+    return Ks + Ks[-1:] * (n_levels - len(Ks))
 
 
 def target_filters(o: ModelOptions) -> Filters:
@@ -174,7 +169,7 @@ def draft_filters(o: ModelOptions) -> Filters:
     return target_filters(o)._replace(temperature=temperature)
 
 
-def wanted_models(o: ModelOptions, engine: PlanEngine) -> dict[str, Wanted]:
+def wanted_models(o: ModelOptions, engine: Any) -> dict[str, Wanted]:
     """Return by role all models that the options name: the target, the draft, and the target's copies by format."""
     draft_dtype = engine.draft_dtype(o.dtype) if o.draft_dtype == "auto" else o.draft_dtype
     models = {

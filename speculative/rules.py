@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.filters import is_typical
-from speculative.sampling import Proposal, Step, ratio, read_only, residual, sample, token_by_token
+from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import UserError, did_you_mean, first_line
-from speculative.support.names import split
 from speculative.trees import Judgement, Tested, children_of, draft_at, path_of, sibling_by_sibling, without
 
 
@@ -106,9 +105,7 @@ def acceptance_by_depth(step: Step, q, overlap: Callable, residual_fn: Callable)
 
 
 # The paper's rule. Its accept is the blog's loop; that of one_by_one gives the same tokens.
-TOKEN = one_by_one(
-    "token",
-)._replace(accept=token_by_token)
+TOKEN = one_by_one("token")._replace(accept=token_by_token)
 
 
 def papers_chances(step: Step, rule: Rule) -> list[float]:
@@ -196,7 +193,7 @@ def block_by_block(proposal: Proposal, q, u: Iterator[float]) -> Judgement:  # q
     return Judgement(drafts[:n_accepted], rest, origin, tests)
 
 
-def block_chances(proposal: Proposal, q) -> tuple[list[float], list[float]]:  # -> [m + 1] twice
+def block_chances(proposal: Proposal, q) -> tuple:  # -> [m + 1] twice
     """w[i], the chance that draft i is accepted, by its own test or a later one; and h[i], that its own test passes.
 
     Draft i is tokens[i - 1], and w[0] = 1 belongs to no draft. w is the product of the ratios q / p so far, cut to 1
@@ -264,7 +261,7 @@ class RuleEntry(NamedTuple):
         return self.make(number) if self.least <= number <= self.most else None
 
 
-RULES: dict[str, RuleEntry] = {
+RULES = {
     "token": RuleEntry(lambda: TOKEN),
     "block": RuleEntry(lambda: BLOCK),
     "match": RuleEntry(lambda: MATCH),
@@ -277,10 +274,10 @@ def parse_rule(text: str, functions: Mapping[str, Rule] = MappingProxyType({})) 
     """Return the rule that "token", "block" or "lenient:0.5" names. functions: the user's. Raises UserError."""
     if text in functions:
         return functions[text]
-    kind, argument = split(text)[0][0]
+    kind, _, argument = text.partition(":")
     entry = RULES.get(kind)
     rule = entry.rule(argument) if entry else None
-    if rule is None or split(text) != [[(kind, argument)]]:  # several names
+    if rule is None:
         forms = "; ".join(entry.form(kind) for kind, entry in RULES.items())
         hint = "" if entry else did_you_mean(kind, RULES)
         raise UserError(f"--accept must be one of: {forms}; not {text!r:.80}{hint}")
@@ -308,10 +305,8 @@ def ids_of(given: Any) -> list[int]:
 
 
 def with_arrays(proposal: Proposal, n_vocab: int) -> Proposal:
-    """The proposal as somebody's function sees it: tokens [m] and p [m, n_vocab] are arrays, which it may only read."""
-    tokens: Any = read_only(np.array(proposal.tokens, int))  # [m]
-    p: Any = np.reshape(proposal.p, (len(tokens), n_vocab))  # [m, n_vocab]
-    return proposal._replace(tokens=tokens, p=read_only(p))
+    """The proposal of sampling.as_proposal as somebody's function sees it: p is [m, n_vocab], also without drafts."""
+    return proposal._replace(p=np.reshape(proposal.p, (len(proposal.tokens), n_vocab)))  # [m, n_vocab]
 
 
 def as_rule(function: Callable) -> Rule:
@@ -324,7 +319,7 @@ def as_rule(function: Callable) -> Rule:
     def accept(proposal, q, rng):  # q [m + 1, n_vocab]
         n_vocab = q.shape[1]
         try:
-            tokens = ids_of(function(with_arrays(proposal, n_vocab), read_only(q), rng))
+            tokens = ids_of(function(with_arrays(proposal, n_vocab), q, rng))
         except NOT_IDS as error:
             raise UserError(
                 f"the rule {name} should return a list of tokens, and only read its arrays: {first_line(error)}"

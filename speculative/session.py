@@ -2,20 +2,18 @@
 decode through it. The blog's create_model_fn is Session.model, and its seed is set in Plan.rng."""
 
 import sys
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from speculative.batching import BatchLoops
-from speculative.blog.encoder import Encoder
 from speculative.decoding import decoded
 from speculative.drafters.base import Drafter
 from speculative.engines.choice import make_engine
-from speculative.engines.model import CachedNetwork, Call
+from speculative.engines.model import CachedNetwork
 from speculative.loading import Models
 from speculative.loops import Loops, PythonLoops
 from speculative.options import ModelOptions, make_options
@@ -26,28 +24,15 @@ from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 from speculative.values import checked, n_nodes, text, whole
 
+S = TypeVar("S", bound="Session")
+
 IN_PLACE_TOKENS = 200  # read by a command; with more, packing float32 weights pays
-
-
-def is_short(o: ModelOptions, n_tokens: int) -> bool:
-    """Whether a command reads so few tokens that float32 weights should be used where they lie in the file.
-
-    Writing 6 GB of tiles takes longer than they save: without them, prompts and long windows cost 1.1 to 1.5 times as
-    much.
-    """
-    n_texts = getattr(o, "n_samples", 1) * o.batch
-    return n_texts * n_tokens <= IN_PLACE_TOKENS and not getattr(o, "verify", False)
 
 
 def models_of(o: ModelOptions, quiet: bool = False) -> Models:
     """Return the models of these options, not yet loaded. Raises UserError."""
     engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
     return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet, o.refresh)
-
-
-def longest_token(encoder: Encoder) -> int:
-    """Return the bytes of the longest token."""
-    return max(map(len, encoder.id_to_bytes.values()))
 
 
 class Session(Generic[AnyOptions]):
@@ -65,46 +50,39 @@ class Session(Generic[AnyOptions]):
         quiet: bool = False,
         functions: Functions = NO_FUNCTIONS,
     ):
-        """models: reuse these. prompts: checked against the context before the weights are loaded. quiet: print nothing
-        about the loading. functions: those that the options name. Raises UserError."""
+        """models: reuse these. prompts: all that will be decoded, if they are known; they are checked against the
+        context before the weights are loaded. quiet: print nothing about the loading. functions: those that the options
+        name. Raises UserError."""
         self.models = models or models_of(options, quiet)
         self.engine = self.models.engine
         self.options = spelled_out(options, self.models.fast_drafter()) if options.fast else options
         self.functions = functions
         self.plan = make_plan(self.options, self.engine, functions)
         self.models.check_weights(self.plan)
-        specs = [self.models.spec(role) for role in self.plan.networks]
-        self.encoder = specs[0].encoder
-        self.context = min(specs, key=lambda spec: spec.n_ctx)  # the model with the smallest context
-        self.n_ctx = self.context.n_ctx
-        self.most_bytes = self.n_ctx * longest_token(self.encoder)  # of a prompt
-        self.prompts = self.fitting(prompts)
-        self.load(self.longest(self.prompts), are_known=bool(prompts))
-        self.logs: Mapping[str, deque[Call]] = {role: self.models[role].log for role in self.plan.models}
-        self.python_loops = PythonLoops(self.plan, self.models, self.encoder.n_vocab, self.n_ctx)
+        self.smallest = self.models.smallest_context(self.plan)  # the model whose context limits the texts
+        self.n_ctx = self.smallest.n_ctx
+        self.encoder = self.models.spec("target").encoder
+        self.most_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # of a prompt
+        self.prompts = self.prompts_that_fit(prompts)
+        self.load()
+        self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.models}
+        self.python_loops = PythonLoops(self.plan, self.models)
         self.loops = self.loops_of(self.plan)
 
-    def longest(self, prompts: Sequence[str]) -> int:
-        """Return the most tokens of a prompt; 1 if there are none. Raises UserError if one does not fit."""
-        N = self.options.n_tokens_to_generate
-        lengths = [len(self.input_ids(prompt, N)) for prompt in {*prompts}]
-        return max(lengths, default=1)
-
-    def check_memory(self, longest: int) -> None:
-        """Raise UserError if the models do not fit, with caches for prompts of so many tokens."""
+    def load(self) -> None:
+        """Load the weights that are not loaded yet. Raises UserError if they do not fit into the memory."""
         o = self.options
-        n_cached = None
-        if o.batch > 1:
-            n_cached = o.batch // o.data_parallel * (longest + o.n_tokens_to_generate)
-        self.models.check(self.plan.networks, n_cached)
-
-    def load(self, longest: int, are_known: bool) -> None:
-        """Load the weights that are not loaded yet. longest: the tokens of the longest prompt. are_known: whether there
-        will be no other prompts. Raises UserError."""
-        self.check_memory(longest)
         plan = self.plan
-        n_tokens = longest + self.options.n_tokens_to_generate
-        in_place = are_known and plan.batch == 1 and is_short(self.options, n_tokens)
+        lengths = [len(self.encode(prompt)) for prompt in {*self.prompts}]
+        longest = max(lengths, default=1)  # tokens of a prompt
+        n_tokens = longest + o.n_tokens_to_generate
+        n_cached = o.batch // o.data_parallel * n_tokens if o.batch > 1 else None
+        self.models.check(plan.networks, n_cached)
+        # A command that reads few tokens uses float32 weights where they lie in the file: prompts and long windows cost
+        # 1.1 to 1.5 times as much without tiles, but to write 6 GB of tiles would take longer.
+        n_samples = getattr(o, "n_samples", 1)
+        is_short = n_samples * n_tokens <= IN_PLACE_TOKENS and not getattr(o, "verify", False)
+        in_place = is_short and o.batch == 1 and bool(self.prompts)
         new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
 
@@ -112,11 +90,11 @@ class Session(Generic[AnyOptions]):
         """The loops of a plan over the loaded models."""
         networks = {role: self.models[role] for role in plan.networks}
         compiled = self.engine.compiled_loops(plan, networks)
-        if compiled or plan.batch == 1:
-            return compiled or self.python_loops
-        return BatchLoops(self.python_loops, plan.batch)
+        if compiled:
+            return compiled
+        return BatchLoops(plan, self.models) if plan.batch > 1 else self.python_loops
 
-    def changed(self, **options: Any) -> "Session[AnyOptions]":
+    def changed(self: S, **options: Any) -> S:
         """The same models, with other options; None stands for the default. Raises UserError."""
         named, functions = self.functions.taken_from(options)
         o = make_options(type(self.options), named, base=self.options)
@@ -136,8 +114,7 @@ class Session(Generic[AnyOptions]):
 
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
-        content = checked("the prompt", text, prompt).encode()
-        n_bytes = len(content)
+        n_bytes = len(checked("the prompt", text, prompt).encode())
         if n_bytes > self.most_bytes:  # encoding more takes much memory
             raise UserError(
                 f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
@@ -155,14 +132,14 @@ class Session(Generic[AnyOptions]):
             raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
         more = N + n_nodes(tree)
         if len(x) + more > self.n_ctx:
-            whose = "" if self.context.role == "target" else f" that {self.context} has"
+            whose = "" if self.smallest.role == "target" else f" that {self.smallest} has"
             raise UserError(
                 f"the prompt's {len(x)} tokens and {more} more exceed the context of {self.n_ctx} tokens{whose}: "
                 "shorten the prompt or lower --n_tokens_to_generate"
             )
         return x
 
-    def fitting(self, prompts: Sequence[str]) -> list[str]:
+    def prompts_that_fit(self, prompts: Sequence[str]) -> list[str]:
         """Return the prompts that fit with the tokens to generate. If others of a batch do not, a line names each.
         Raises UserError if none fits."""
         N = self.options.n_tokens_to_generate
@@ -183,48 +160,37 @@ class Session(Generic[AnyOptions]):
     def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
         UserError at the call, not at the first step."""
-        return self.decode("autoregressive", prompt, n_tokens_to_generate, sample)
+        return self.decode("autoregressive", [prompt], n_tokens_to_generate, sample)
 
     def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
         """Up to K + 1 tokens for each call of the target, with the arguments and errors of autoregressive; the same
         text at temperature 0."""
-        return self.decode("speculative", prompt, n_tokens_to_generate, sample)
+        return self.decode("speculative", [prompt], n_tokens_to_generate, sample)
 
-    def decode(self, name: str, prompt: str, N: int, sample: int) -> Iterator[TextStep]:
-        """The steps of the decoder `name` for one prompt. Raises UserError."""
+    def decode(self, name: str, prompts: Sequence[str], N: int, sample: int = 0) -> Iterator[TextStep]:
+        """The steps of the decoder `name`. sample: the number of the first text. Raises UserError."""
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
         self.models.files_in_use.check()
-        inputs = [self.input_ids(prompt, N)]
+        inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if name == "speculative":
             self.loops.ready(inputs, N)
         return decoded(self, name, inputs, N, sample)
 
-    def batch(self, prompts: Sequence[str], n_tokens_to_generate: int = 40) -> Iterator[TextStep]:
-        """The steps of the speculative texts of several prompts; text_index says whose each is. As many are decoded
-        together as --batch says; all, if it says nothing. Each is the text that it would be alone with its number as
-        its sample. Raises UserError at the call."""
-        return self.decode_batch("speculative", prompts, n_tokens_to_generate)
-
-    def decode_batch(self, name: str, prompts: Sequence[str], N: int) -> Iterator[TextStep]:
-        """The steps of the decoder `name` for several prompts at a time. Raises UserError."""
-        N = checked("n_tokens_to_generate", whole(1), N)
-        inputs = [self.input_ids(prompt, N) for prompt in prompts]
-        if not inputs:
+    def batch(
+        self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
+    ) -> Iterator[TextStep]:
+        """The steps of the texts of several prompts; text_index says whose each is. As many are decoded together as
+        --batch says; all, if it says nothing. Each is the text that it would be alone with its number as its sample.
+        name: of the decoder, "speculative" or "autoregressive". Raises UserError at the call."""
+        if not prompts:
             raise UserError("a batch needs at least one prompt")
-        self.models.files_in_use.check()
-        n_texts = self.plan.batch if self.plan.batch > 1 else max(2, len(inputs))
-        session = self.together(n_texts)
-        session.loops.ready(inputs, N)
-        return decoded(session, name, inputs, N)
-
-    def together(self, n_texts: int) -> "Session[AnyOptions]":
-        """The same session, whose loops decode so many texts together. Raises UserError."""
+        n_texts = self.plan.batch if self.plan.batch > 1 else max(2, len(prompts))
         session = copy(self)
         session.plan = replace(self.plan, batch=n_texts)
         self.engine.check(session.plan)
         session.loops = self.loops_of(session.plan)
-        return session
+        return session.decode(name, prompts, n_tokens_to_generate)
 
     # ---- Their parts -------------------------------------------------------------------------------------------------
 

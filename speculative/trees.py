@@ -94,11 +94,6 @@ class Tested(NamedTuple):
     w: float | None = None  # in a block: the chance that j is accepted, by its own test or a later one
     h: float | None = None  # in a block: the chance that its own test passes
 
-    @property
-    def figures(self) -> dict[str, float]:
-        """{field: its value}, without those of a block if it was none."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
-
 
 class Judgement(NamedTuple):
     """What a rule decides about a proposal."""
@@ -149,8 +144,11 @@ def without(p, j: int):  # [n_vocab], id -> [n_vocab]
     return max_fn(np.where(np.arange(len(p)) == j, 0, p))  # [n_vocab]
 
 
-class TreeInTheLoop:
-    """A drafter of trees and its target, as sampling.speculative_sampling takes them, with the depth for K."""
+class TreeAdapter:
+    """A drafter of trees and its target, as sampling.speculative_sampling takes them, with the depth for K.
+
+    The loop hands only the tokens of a tree from one to the other, so the tree of the step is kept here.
+    """
 
     def __init__(self, draft: Callable, target_model: Callable, widths: Sequence[int]):
         """draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; any will do, if each token

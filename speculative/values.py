@@ -52,7 +52,7 @@ def switch(value: Any) -> bool:
     return SWITCH[str(value)]
 
 
-def whole(least: int, most: int = LARGEST, more: str = "") -> Callable[[Any], int]:
+def whole(least: int, most: int = LARGEST, more: str = "") -> Callable:
     def check(value: Any) -> int:
         is_whole = re.fullmatch(r"\+?[0-9]{1,19}", str(value))
         if not is_whole or not least <= int(value) <= most:
@@ -64,7 +64,7 @@ def whole(least: int, most: int = LARGEST, more: str = "") -> Callable[[Any], in
     return check
 
 
-def check_number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[Any], float]:
+def check_number(must_be: str, allowed: Callable) -> Callable:
     def check(value: Any) -> float:
         with contextlib.suppress(ValueError):
             number = float(str(value))
@@ -75,7 +75,7 @@ def check_number(must_be: str, allowed: Callable[[float], bool]) -> Callable[[An
     return check
 
 
-def one_of(*names: str) -> Callable[[Any], str]:
+def one_of(*names: str) -> Callable:
     def check(value: Any) -> str:
         if value not in names:
             raise ValueError(f"one of {', '.join(names)}{did_you_mean(str(value), names)}")
@@ -141,7 +141,7 @@ def as_typed(name: str, value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def checked(name: str, check: Callable[[Any], Any], value: Any) -> Any:
+def checked(name: str, check: Callable, value: Any) -> Any:
     """Return check(value). Raises UserError, which names the value."""
     try:
         return check(value)

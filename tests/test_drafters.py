@@ -22,7 +22,7 @@ from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
 from speculative.drafters.staged import staged
-from speculative.lookahead import AfterFirst
+from speculative.loops import after_first
 from speculative.sampling import Proposal, token_by_token
 from speculative.trees import Tree
 from utils import load_encoder_hparams_and_params
@@ -89,8 +89,8 @@ def test_the_first_that_has_anything_proposes_and_the_others_are_not_asked():
 
 
 def test_a_drafter_after_the_first_call_proposes_nothing_in_it():
-    draft = AfterFirst(lambda x, k: Proposal([k], [[1.0]]))
-    assert [len(draft([0], 3).tokens), *draft([0], 3).tokens, *draft([0], 2).tokens] == [0, 3, 2]
+    draft = after_first(lambda x, k: Proposal([k], [[1.0]]), n=1)
+    assert [len(draft([0], 3).tokens), *draft([0, 1], 3).tokens, *draft([0, 1, 2], 2).tokens] == [0, 3, 2]
 
 
 def test_each_token_of_a_level_has_the_name_of_its_proposer():

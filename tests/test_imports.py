@@ -26,7 +26,6 @@ FLOORS = (
     "speculative.decoding",
     "speculative.step_times",
     "speculative.loops",
-    "speculative.level_costs",
     "speculative.loading",
     "speculative.engines speculative.plan",
     "speculative",

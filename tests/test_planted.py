@@ -13,6 +13,7 @@ from speculative import decoding, load_pair, options, plan
 from speculative.engines import memory
 from speculative.engines.c.engine import CEngine
 from speculative.options import ModelOptions, Options
+from speculative.session import Session
 from speculative.support.errors import UserError
 
 PROMPT = "the thing in"
@@ -97,9 +98,10 @@ def check_samples(load):
 
 
 def check_changed_session(load):
-    session = load(temperature=1, seed=5).changed(K=2)
+    session = Session.changed(load(temperature=1, seed=5), K=2)
     assert (session.options.seed, session.plan.seed, session.plan.Ks) == (5, 5, [2])
-    assert session.changed(drafter=lambda x, k: ([], [])).changed(seed=6).options.drafter == "lambda"
+    mine = Session.changed(session, drafter=lambda x, k: ([], []))
+    assert Session.changed(mine, seed=6).options.drafter == "lambda"
 
 
 def check_fast(load):
@@ -270,38 +272,38 @@ MISTAKES = [
     (rows_of("tree"), "plan:make_plan", "tree=o.tree or ()", "tree=()"),
     (rows_of("seed"), "plan:make_plan", "seed=o.seed", "seed=123"),
     (rows_of("stop"), "plan:make_plan", "stop=o.stop", "stop=None"),
-    (rows_of("K"), "plan:one_K_a_level", "given + [", "given[::-1] + ["),
+    (rows_of("K"), "plan:one_K_a_level", "return Ks +", "return Ks[::-1] +"),
     (rows_of("dtype"), "plan:wanted_models", "Wanted(o.target_model_size, o.dtype)", "Wanted(o.target_model_size, o.draft_dtype)"),
     (check_engine_is_asked, "plan:make_plan", "engine.check(plan)", "pass"),
     (check_room, "session:Session.input_ids", "N + n_nodes(tree)", "N"),
     (check_room, "session:Session.input_ids", "> self.n_ctx", "> self.n_ctx + 1"),
-    (check_samples, "session:Session.decode", "inputs, N, sample)", "inputs, N)"),
+    (check_samples, "session:Session.speculative", "n_tokens_to_generate, sample)", "n_tokens_to_generate)"),
     (check_changed_session, "session:Session.changed", "base=self.options", "base=type(self.options)()"),
     (check_changed_session, "session:Session.changed", "functions=functions", "functions=type(functions)()"),
     (check_fast, "session:Session.__init__", "if options.fast else options", "if False else options"),
-    (check_memory, "session:Session.check_memory", "self.models.check(self.plan.networks, n_cached)", "pass"),
+    (check_memory, "session:Session.load", "self.models.check(plan.networks, n_cached)", "pass"),
     (check_special, "session:Session.encode", "self.plan.special", "False"),
-    (check_smallest_context, "session:Session.__init__", "min(specs", "max(specs"),
+    (check_smallest_context, "loading:Models.smallest_context", "min(", "max("),
     (check_samples, "decoding:decoded", "plan.rng(sample + first + index)", "plan.rng(sample)"),
     (check_rule, "loops:PythonLoops.speculative_steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
     (check_greedy, "loops:PythonLoops.steps", 'self.model("target")', 'self.model(self.plan.networks[-1])'),
     (check_stop, "decoding:TextDecode.with_text", "min(step.n_accepted, n)", "step.n_accepted"),
     (check_stop, "decoding:pieces_of", "if text.stopped", "if False"),
     (check_draft_filters, "loops:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
-    (check_lookahead_of_each_level, "loops:PythonLoops.drafter", "self.lookaheads[depth + 1 :]", "self.lookaheads[depth:-1]"),
+    (check_lookahead_of_each_level, "loops:PythonLoops.around", "self.lookaheads[level]", "self.lookaheads[level - 1]"),
     (check_times, "step_times:StepTimes.calls", "sorted(made, key=in_order)", "made"),
     (check_times, "step_times:StepTimes.take_span", "began, seconds = self.began", "began, seconds = 0.0"),
     (check_times, "step_times:StepTimes.write", "step.prefill |= call.prefill", "pass"),
     (check_forgotten, "loops:PythonLoops.ready", "self.models.forget(self.plan.networks)", "pass"),
     (check_costs, "loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
     (check_roles, "loading:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
-    (check_roles, "loading:Models.copy_of_target", ", dtype=dtype)", ")"),
+    (check_roles, "loading:Models.spec", ", dtype=role)", ")"),
     (check_roles, "loading:Models.read", "[spec.role for spec in specs]", "[spec.role for spec in reversed(specs)]"),
     (check_loaded_once, "loading:Models.new_specs", "if role not in self.loaded", "if role"),
-    (check_loaded_once, "loading:Models.load_networks", "self.share_caches([spec.role for spec in new])", "pass"),
+    (check_loaded_once, "loading:Models.load", "if self.shares_cache(spec.role)", "if False"),
     (check_copy_is_counted, "loading:Models.check", "self.new_specs(networks)", "[]"),
-    (check_fast_drafter, "loading:Models.load_networks", "for spec in new if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
-    (check_fast_drafter, "loading:Models.copy_pays", 'target.dtype != "float32"', "False"),
+    (check_fast_drafter, "loading:Models.load", "for spec in new if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
+    (check_fast_drafter, "loading:Models.copy_pays", 'target.dtype == "float32"', "True"),
     (check_fast_drafter, "loading:Models.copy_pays", "except UserError:\n        return False", "except UserError:\n        return True"),
 ]  # fmt: skip
 CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]

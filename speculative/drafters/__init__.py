@@ -1,4 +1,4 @@
-"""The drafters, which propose tokens: a file for each, their registry, and the way from a name to a drafter.
+"""The drafters, which propose tokens: a file for each, their registry, and the way from a name to its drafters.
 
     a+b  is a, or b if a has nothing to propose
     a/b  is a, for which b drafts (staged.py): two levels, a the outer one; + binds closer than /
@@ -6,27 +6,18 @@
 To add a drafter, write a file with a SPEC in it, and add that to DRAFTERS.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from types import MappingProxyType
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
-from speculative.drafters.base import Context, Drafter, DrafterSpec
-from speculative.drafters.staged import staged
-from speculative.rules import TOKEN, Rule
+from speculative.drafters.base import DrafterSpec
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.names import Name, split
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
 
-# ---- From a name to the drafters that it stands for ------------------------------------------------------------------
-
-
-def parse_drafter(
-    text: str, functions: Mapping[str, DrafterSpec] = MappingProxyType({}), trees: bool = False
-) -> list[list[DrafterSpec]]:
+def parse_drafter(text: str, functions: Mapping[str, DrafterSpec], trees: bool) -> list[list[DrafterSpec]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. trees: whether it is to draft
     trees. Raises UserError."""
     specs = {**DRAFTERS, **functions}
@@ -35,29 +26,23 @@ def parse_drafter(
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"--drafter {text:.80} names {name} twice: once is enough")
-    for level in levels[:-1]:
-        if len(level) > 1:
+    for [outer, *others] in levels[:-1]:
+        if others:
             raise UserError(f"--drafter {text:.80}: + can only join drafters of the last level")
-        if not level[0].has_model:
-            able = names_of(spec for spec in DRAFTERS.values() if spec.has_model)
-            raise UserError(f"--drafter {text:.80}: {level[0].name} has no model to draft for; {able} have one")
-    if trees:
-        check_trees(levels)
+        if not outer.has_model:
+            able = names_with("has_model")
+            raise UserError(f"--drafter {text:.80}: {outer.name} has no model to draft for; {able} have one")
+        if trees:
+            raise UserError(f"--tree does not go with a staged drafter: {outer.name}/ drafts a chain")
+    for spec in levels[-1]:
+        if trees and spec.tree is None:
+            raise UserError(f"--drafter {spec.name} drafts chains, not trees: {names_with('tree')} draft trees")
     return levels
 
 
-def check_trees(levels: Sequence[Sequence[DrafterSpec]]) -> None:
-    """Raise UserError if these drafters cannot draft trees."""
-    if len(levels) > 1:
-        raise UserError(f"--tree does not go with a staged drafter: {levels[0][0].name}/ drafts a chain")
-    for spec in levels[0]:
-        if spec.tree is None:
-            able = names_of(spec for spec in DRAFTERS.values() if spec.tree)
-            raise UserError(f"--drafter {spec.name} drafts chains, not trees: {able} draft trees")
-
-
-def names_of(specs: Iterable[DrafterSpec]) -> str:
-    return ", ".join(spec.name for spec in specs)
+def names_with(part: str) -> str:
+    """Return the names of the drafters that have this part."""
+    return ", ".join(name for name, spec in DRAFTERS.items() if getattr(spec, part))
 
 
 def spec_named(name: Name, specs: Mapping[str, DrafterSpec]) -> DrafterSpec:
@@ -72,29 +57,6 @@ def spec_named(name: Name, specs: Mapping[str, DrafterSpec]) -> DrafterSpec:
     if spec.with_argument is None:
         raise UserError(f"--drafter {name!s:.80}: {name.name} takes nothing after its name")
     return spec.with_argument(name.argument)
-
-
-# ---- From the specs to the drafter of a decode -----------------------------------------------------------------------
-
-
-def make_drafter(
-    levels: Sequence, context: Context, lookaheads: Sequence = (), rule: Rule = TOKEN, trees: bool = False
-) -> Drafter:
-    """Return the drafter of these levels (parse_drafter).
-
-    lookaheads: those inside the levels, from the outermost in: a FixedK or an AutoK of lookahead.py for each.
-    rule: of acceptance inside the levels; TOKEN replaces one that is not lossless. trees: whether to draft trees.
-    """
-    *outer, innermost = levels
-    drafts = [spec.chain(context) for spec in innermost]
-    tree = first_of([spec.tree(context) for spec in innermost]) if trees else None
-    accept = rule.accept if rule.lossless else TOKEN.accept
-    for specs, lookahead in zip(reversed(outer), reversed(lookaheads), strict=True):
-        [spec] = specs
-        model = context.models[spec.roles[0]]
-        new_draft = partial(lookahead.drafter_of, drafts, model)
-        drafts = [staged(spec.name, model, new_draft, lookahead.K_max, context.rng, accept)]
-    return Drafter(first_of(drafts), drafts, tree)
 
 
 def first_of(drafts: Sequence[Callable]) -> Callable:

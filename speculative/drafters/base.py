@@ -47,9 +47,9 @@ class DrafterSpec:
     name: str
     chain: Callable[[Context], Callable]  # -> draft(x, k, go_on=always) -> Proposal
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
-    by_text: Callable[[int], Callable] | None = None  # n_vocab -> draft(x, k, go_on), if drafts depend on x alone:
+    by_text: Callable | None = None  # n_vocab -> draft(x, k, go_on), if drafts depend on x alone:
     # predictions then ask it again about a text that was decoded by other drafts
-    with_argument: Callable[[str], "DrafterSpec"] | None = None  # the argument of NAME:ARGUMENT -> the drafter
+    with_argument: Callable | None = None  # the argument of NAME:ARGUMENT -> the DrafterSpec
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
     has_model: bool = False  # whether models[roles[0]] is a model(x, n_last), for which another drafter may draft
     load: Callable | None = None  # load(models) -> Context.models[name], before any network is read

@@ -56,18 +56,18 @@ def fingerprint(hparams: dict, ln_f: dict) -> str:
 
 def load(models) -> Heads:
     """The heads from the target's folder. Raises UserError if there are none, or none of its shape."""
-    folder = models.spec("target").folder
-    path = os.path.join(folder, FILE)
-    n_embd = models.spec("target").hparams["n_embd"]
+    target = models.spec("target")
+    path = os.path.join(target.folder, FILE)
+    n_embd = target.hparams["n_embd"]
     if not os.path.isfile(path):
-        make = f"python -m training heads --target_model_size {os.path.basename(folder)}"
+        make = f"python -m training heads --target_model_size {os.path.basename(target.folder)}"
         raise UserError(f"{path} does not exist: {make} makes it, or choose another --drafter")
     tensors, metadata = read_file(path)
     if sorted(tensors) != ["b", "w"]:
         raise bad_file(path, "it has to hold the tensors w and b, and no other")
     heads = Heads(array_of(tensors["w"], "w"), array_of(tensors["b"], "b"), path, metadata.get("target"))
-    n = len(heads.w)
-    if n == 0 or heads.w.shape != (n, n_embd, n_embd) or heads.b.shape != (n, n_embd):
+    n = max(1, len(heads.w))
+    if (heads.w.shape, heads.b.shape) != ((n, n_embd, n_embd), (n, n_embd)):
         shapes = f"{heads.w.shape} and {heads.b.shape}"
         raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
     return heads

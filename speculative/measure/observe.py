@@ -16,7 +16,7 @@ from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
 from speculative.engines.shared_cache import common_prefix
 from speculative.engines.system import n_cores
-from speculative.loading import ModelSpec, Packable
+from speculative.loading import ModelSpec
 from speculative.measure import ending
 from speculative.measure.figures import figures
 from speculative.measure.greedy import greedy_difference
@@ -146,11 +146,12 @@ def claim_of(rule: Rule) -> str | None:
 
 def packable(session: Session) -> PackSaves | None:
     """Return what --pack would save, the first time that it is asked."""
-    seconds, n_bytes = session.models.packable
-    if not session.engine.packs or seconds <= PACK_SECONDS:
+    models = session.models
+    if not session.engine.packs or models.packable_seconds <= PACK_SECONDS:
         return None
-    session.models.packable = Packable(0.0, 0)
-    return PackSaves(seconds, n_bytes)
+    saves = PackSaves(models.packable_seconds, sum(spec.n_bytes for spec in models.packable))
+    models.packable, models.packable_seconds = [], 0.0
+    return saves
 
 
 # ---- What came -------------------------------------------------------------------------------------------------------
