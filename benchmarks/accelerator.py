@@ -17,7 +17,6 @@ import numpy as np
 from benchmarks import runs
 from benchmarks.tables import parser_of, table, take_turns
 
-ROWS = (1, 2, 5, 9, 17, 33)
 CONTEXT = 64  # tokens in the cache when rows are timed
 
 
@@ -32,7 +31,7 @@ def copy_bandwidth(gib: float, rounds: int) -> float:
     return 2 * x.nbytes / seconds
 
 
-def time_rows(model, bandwidth: float, rounds: int) -> list[dict]:
+def time_rows(model, row_counts: list[int], bandwidth: float, rounds: int) -> list[dict]:
     """A row for each number of rows in a call of the target."""
     import jax
 
@@ -46,7 +45,7 @@ def time_rows(model, bandwidth: float, rounds: int) -> list[dict]:
         logits, cache = step(network.params, tokens[:n], np.int32(CONTEXT), cache)
         jax.block_until_ready(logits)
 
-    seconds = take_turns({n: partial(call, n) for n in ROWS}, rounds)
+    seconds = take_turns({n: partial(call, n) for n in row_counts}, rounds)
     limit = model.weight_bytes / bandwidth
     return [{"rows": n, "ms": 1e3 * s, "beta": s / seconds[1], "over": s / limit} for n, s in seconds.items()]
 
@@ -68,6 +67,7 @@ def main(argv: list[str]) -> None:
     runs.add_models(parser.add_argument)
     parser.set_defaults(draft_dtype="auto")
     parser.add_argument("--n_tokens", nargs="+", type=int, default=[40, 400])
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 5, 9, 17, 33], help="of a call; the first is 1")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are copied to measure the bandwidth")
     o = parser.parse_args(argv)
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> None:
     facts = session.engine.facts()
     bandwidth = copy_bandwidth(o.memory, o.rounds)
     print(f"{facts['device_kind']}, JAX {facts['jax']}: {bandwidth / 1e9:,.0f} GB/s of a copy, read and written")
-    rows = time_rows(session.models["target"], bandwidth, o.rounds)
+    rows = time_rows(session.models["target"], o.rows, bandwidth, o.rounds)
     print(table(rows, "rows ms:.2f over_1_row=beta:.2f over_limit=over:.2f"))
     prompt = "Alan Turing theorized that computers would one day become"
     loops = [time_loops(session, prompt, N, min(3, o.rounds)) for N in o.n_tokens]

@@ -20,6 +20,7 @@ from speculative.support.errors import UserError
 from training.__main__ import new_parser
 
 SMALL = f"--n_tokens 6 --n_prompts 1 --repeats 1 --prompts {runs.PROMPTS['prose']}"
+TINY = "--models_dir PAIR --target_model_size target --draft_model_size draft"
 WORDS = {  # {command: the smallest numbers}
     "sweep": f"{SMALL} --K 2 2,1 --out OUT",
     "rules": f"{SMALL} --K 2",
@@ -41,7 +42,7 @@ WORDS = {  # {command: the smallest numbers}
     "pages": "--help",
     "batches": "--texts 1 2 --K 2 --n_tokens 4 --rounds 1",
     "cores": "tiny-draft --rounds 1 --memory 0.01 --dtypes int8 --threads 1 2",
-    "accelerator": "--rounds 1 --memory 0.01 --n_tokens 4",
+    "accelerator": f"{TINY} --rounds 1 --memory 0.01 --n_tokens 4 --rows 1 5",
 }
 
 
@@ -56,11 +57,11 @@ def description(picture):
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_every_command_runs(name, pair, tmp_path, capfd, monkeypatch):
+def test_every_command_runs(name, pair, tiny_pair, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)
     if "run.json" in WORDS[name]:
         pair.changed(temperature=1).compare("It was", 20).json(tmp_path / "run.json")
-    words = WORDS[name].replace("OUT", str(tmp_path)).split()
+    words = WORDS[name].replace("OUT", str(tmp_path)).replace("PAIR", str(tiny_pair)).split()
     with pytest.raises(SystemExit) if "--help" in words else nullcontext():
         index.main([name, *words])
     pictures = [*tmp_path.glob("*.png"), *tmp_path.glob("*.svg")]
