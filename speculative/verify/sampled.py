@@ -11,6 +11,7 @@ with those that are computed one by one.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +92,8 @@ class Drawn:
     def draw_together(self, prompts: Sequence[np.ndarray]) -> None:
         """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
         session = self.session
-        loops = BatchLoops(session.python_loops, len(prompts))
+        plan = replace(session.plan, batch=len(prompts))
+        loops = BatchLoops(plan, session.models)
         loops.ready(prompts, self.N)
         rngs = self.streams["speculative"].spawn(len(prompts))
         steps: list[list[Step]] = [[] for _ in prompts]
