@@ -4,11 +4,12 @@
 
 FOLDER holds a checkout of each project, FOLDER/OWNER/NAME, at the commit of the list below; nothing of theirs is kept
 here. What is added to each is a file of benchmarks/samplers, which shows its function to the law in one of its forms.
-Each runs in a process of its own, which needs PyTorch and transformers.
+Each runs in a process of its own, which needs PyTorch, transformers and einops.
 """
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -27,15 +28,14 @@ ADAPTERS = Path(__file__).parent / "samplers"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # what is compiled cannot be followed
 MOST_NODES = 5_000  # fewer than the law's, since there are many samplers
-HEADINGS = ("project", "function", "version", "verdict", "distance", "cause", "lines added")
+HEADINGS = ("file", "function", "verdict", "distance", "cause", "lines added")
 
 
 class Row(NamedTuple):
     """A row of the table, in the order of HEADINGS."""
 
-    project: str  # with a link
-    function: str  # after its file
-    version: str
+    file: str  # a link to it at its version, named after its project
+    function: str
     verdict: str
     distance: str
     cause: str
@@ -92,17 +92,18 @@ def judge(root: Path, name: str) -> Row:
 
 
 def row_of(sampler: Sampler, verdict: str, distance: str, lines: str = "") -> Row:
-    link = f"[{sampler.project}](https://github.com/{sampler.project})"
-    function = f"{sampler.file or 'as installed'}: {sampler.function}"
-    cause = sampler.cause if verdict == "not lossless" else ""
-    return Row(link, function, sampler.version, verdict, distance, cause, lines)
+    place = f"blob/{sampler.version}/{sampler.file}" if sampler.file else f"tree/{sampler.version}"
+    link = f"[{sampler.project}](https://github.com/{sampler.project}/{place})"
+    cause = sampler.cause if verdict.startswith("not lossless") else ""
+    return Row(link, sampler.function, verdict, distance, cause, lines)
 
 
 def in_short(verdict: check.Verdict) -> str:
     """The first sentence of a verdict, without the distance."""
+    sentence = verdict.words.split("\n")[0]
     if verdict.lossless is None:
-        return verdict.words.split("\n")[0]
-    return "lossless" if verdict.lossless else "not lossless"
+        return sentence
+    return re.split("[:.] ", sentence)[0].lower()
 
 
 def lines_of(adapter: Path) -> str:

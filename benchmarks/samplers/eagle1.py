@@ -1,22 +1,18 @@
-"""EAGLE-1 in a chain, with its temperature at 0.5."""
+"""EAGLE-1 in a chain, with its temperature at 0.5 and drafts of our loop."""
 
 import torch
 from model.eagle.utils import evaluate_posterior
 
+from benchmarks.samplers.networks import from_last, in_batch
+
 TEMPERATURE = 0.5
 
 
-def speculative_sampling(x, draft_model, target_model, N, K):
-    text = [*map(int, x)]
-    while len(text) < len(x) + N:
-        path, op = list(text), []
-        for _ in range(K):
-            op.append(torch.tensor(draft_model(path)[-1:]))  # [1, n_vocab]
-            path.append(int(torch.multinomial(op[-1][0], 1)))
-        drafts = torch.tensor([path[len(text) - 1 :]])  # [1, K + 1]
-        chances = torch.cat([torch.ones(1), torch.cat(op)[range(K), drafts[0, 1:]]])[None]
-        logits = TEMPERATURE * torch.tensor(target_model(path)[len(text) - 1 :]).double().log()[None]
-        places = [[0] * (K + 1)], drafts, [[[]] * (K + 1)]
-        _, n, p = evaluate_posterior(logits, drafts, lambda _, row: row / TEMPERATURE, chances, op, *places)
-        text = [*path[: len(text) + n], int(torch.multinomial(p, 1))]
-    return text
+def rule(proposal, q, rng):
+    drafts, p, q = in_batch(proposal, q)
+    ids, m = from_last(drafts), drafts.shape[1]
+    chances = torch.cat([torch.ones(1), p[0, range(m), drafts[0]]])[None]
+    places = [[0] * (m + 1)], ids, [[[]] * (m + 1)]  # a chain: each draft has its row, and no siblings
+    scaled = TEMPERATURE * q.log(), ids, lambda _, row: row / TEMPERATURE
+    _, n, row = evaluate_posterior(*scaled, chances, p[0, :, None], *places)
+    return [*drafts[0, :n].tolist(), int(torch.multinomial(row, 1))]

@@ -1,16 +1,11 @@
 """Its sample() refuses token 0, so all tokens are moved up by one."""
 
-import numpy as np
 import torch
 from sampling.speculative_sampling import speculative_sampling_v2 as theirs
 
-from benchmarks.samplers.networks import Network
-
-
-def moved(model):
-    return Network(lambda x: np.pad(model(np.maximum(np.array(x) - 1, 0)), ((0, 0), (1, 0))))
+from benchmarks.samplers.networks import Network, moved_up
 
 
 def speculative_sampling(x, draft_model, target_model, N, K):
-    ids = theirs(torch.tensor([x + 1]), moved(draft_model), moved(target_model), N, K)
-    return ids[0] - 1
+    models = Network(moved_up(draft_model, 1)), Network(moved_up(target_model, 1))
+    return theirs(torch.tensor([x + 1]), *models, N, K)[0] - 1

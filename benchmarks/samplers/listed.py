@@ -25,6 +25,7 @@ LITGPT = ("lightning", *parts("litgpt", "config constants model prompts tokenize
 TORCHCHAT = ("PIL", *parts("torchchat", "cli distributed model utils"))
 DEEPSPEC = ("deepspec.data", "+deepspec.utils")
 VLLM = parts("vllm", "envs logger platforms")
+ASCEND = ("vllm", *parts("vllm_ascend", "ascend_config ops sample.penalties sample.sampler"))
 LMFLOW = ("accelerate", "datasets", *parts("lmflow", "args datasets models utils"))
 TXXNRD = ("tqdm", "speculative_decoding.utils")
 
@@ -34,11 +35,14 @@ ROMSTO = "romsto/Speculative-Decoding"
 SPEC_BENCH = "hemingkx/Spec-Bench"
 OF_LITGPT = ("Lightning-AI/litgpt", "litgpt/generate/speculative_decoding.py")
 OF_VLLM = ("vllm-project/vllm", "vllm/model_executor/layers")
+OF_ASCEND = ("vllm-project/vllm-ascend", "vllm_ascend/sample/rejection_sampler.py")
 OF_TXXNRD = ("txxnrd/Speculative_Decoding", "speculative_decoding/algorithms/optimized_speculative_decoding_v2.py")
-TYPICAL = "a draft stays if q is above a threshold that depends on the entropy, by design (typical acceptance)"
+UNPROCESSED = "the row after the last draft has temperature 1, without the processor"
+TYPICAL = "typical acceptance, by design: a draft stays if q is above a threshold"
 
 SAMPLERS = {
     "jaymody": Sampler(*BLOG),
+    "feifeibear": Sampler(*FEIFEIBEAR, "speculative_sampling", "59a209d", ("globals",)),
     "feifeibear_v2": Sampler(*FEIFEIBEAR, "speculative_sampling_v2", "59a209d", ("globals",)),
     "romsto": Sampler(ROMSTO, "sampling/speculative_decoding.py", "speculative_generate", "db7db67", RICH),
     "romsto_ngram": Sampler(
@@ -47,7 +51,7 @@ SAMPLERS = {
         "ngram_assisted_speculative_generate",
         "db7db67",
         (*RICH, "+ngram_assisted"),
-        "line 116 draws from q and keeps the draft if they are equal, else line 141 draws from q again",
+        "line 116 draws from q and keeps an equal draft, else line 141 draws from q again",
     ),
     "shreyansh26": Sampler(
         "shreyansh26/Speculative-Sampling",
@@ -61,7 +65,7 @@ SAMPLERS = {
         "common/verification.py",
         "probabilistic_verify",
         "76335be",
-        cause="line 482: the token after a window whose drafts all stay is q's likeliest, not a draw",
+        cause="line 482: if all drafts stay, the token after them is q's likeliest, not a draw",
     ),
     "llama_ssp": Sampler("dust-tt/llama-ssp", "lssp/ssp.py", "ssp", "29bed13", ("transformers",)),
     "gpt_fast": Sampler("pytorch-labs/gpt-fast", "generate.py", "generate", "bc04265", ("model", "tokenizer")),
@@ -71,7 +75,7 @@ SAMPLERS = {
         "generate",
         "2685705",
         LITGPT,
-        "the first token, drawn at line 245, is read by the models and is not among those returned (line 259)",
+        "the first token, drawn at line 245, is not among those returned (line 259)",
     ),
     "lmflow": Sampler(
         "OptimalScale/LMFlow",
@@ -79,7 +83,7 @@ SAMPLERS = {
         "SpeculativeInferencer.inference",
         "f3597db",
         LMFLOW,
-        "line 379 divides the logits in place, so after a rejection line 528 divides them by the temperature again",
+        "line 379 divides the logits by the temperature in place, and line 528 divides them again",
         folder="src",
     ),
     "deepspec": Sampler(
@@ -99,13 +103,24 @@ SAMPLERS = {
         "model/eagle/utils.py",
         "evaluate_posterior",
         "fd2c1cd",
-        cause="line 410: the row after the last draft does not pass the processor, so its temperature is 1",
+        cause=f"line 410: {UNPROCESSED}",
+    ),
+    "hass": Sampler(
+        "HArmonizedSS/HASS", "model/utils.py", "evaluate_posterior", "38922e4", cause=f"line 401: {UNPROCESSED}"
     ),
     "angelslim": Sampler(
         "Tencent/AngelSlim", "angelslim/compressor/speculative/utils/util.py", "evaluate_posterior", "67394ce"
     ),
     "medusa": Sampler(
         "FasterDecoding/Medusa", "medusa/model/utils.py", "evaluate_posterior", "e2a5d20", cause=f"line 487: {TYPICAL}"
+    ),
+    "rest": Sampler(
+        "FasterDecoding/REST",
+        "rest/model/utils.py",
+        "evaluate_posterior",
+        "50a5fc1",
+        ("draftretriever",),
+        "line 226 draws from q and keeps an equal draft, else line 96 draws from q again",
     ),
     "specexec": Sampler("yandex-research/specexec", "specdec/spec_SI.py", "_inference_step", "c7f24b3"),
     "triforce": Sampler(
@@ -116,7 +131,8 @@ SAMPLERS = {
         ("sympy", "termcolor"),
         "line 212: after a rejection it draws from q, not from (q - p)+",
     ),
-    "transformers_installed": Sampler("huggingface/transformers", "", "_speculative_sampling", "5.24.0"),
+    "spec_bench_sps": Sampler(SPEC_BENCH, "model/sps/decoding.py", "_speculative_sampling", "fd2c1cd"),
+    "transformers_installed": Sampler("huggingface/transformers", "", "_speculative_sampling", "v5.24.0"),
     "vllm_typical": Sampler(
         OF_VLLM[0],
         f"{OF_VLLM[1]}/typical_acceptance_sampler.py",

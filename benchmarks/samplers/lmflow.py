@@ -7,20 +7,21 @@ from lmflow.pipeline.inferencer import SpeculativeInferencer
 
 from benchmarks.samplers.networks import Network
 
-TEMPERATURE = 0.5
 
+class Decoder(Network):
+    def get_backend_model(self):
+        return self
 
-def hf_decoder(model):
-    net = Network(model, TEMPERATURE)
-    return SimpleNamespace(
-        get_backend_model=lambda: net,
-        inference=lambda ids, **_: SimpleNamespace(scores=[net(ids).logits[:, -1]]),
-        encode=lambda x, return_tensors: torch.tensor([x]),
-        decode=lambda ids: ids,
-    )
+    def inference(self, ids, **_):
+        return SimpleNamespace(scores=[self(ids).logits[:, -1]])
+
+    def encode(self, ids, **_):
+        return ids
+
+    decode = encode
 
 
 def speculative_sampling(x, draft_model, target_model, N, K):
     loop = SpeculativeInferencer.__new__(SpeculativeInferencer)
     loop.inferencer_args = SimpleNamespace(device="cpu")
-    return loop.inference(hf_decoder(target_model), hf_decoder(draft_model), x, TEMPERATURE, K, N)
+    return loop.inference(Decoder(target_model, 0.5), Decoder(draft_model, 0.5), torch.tensor([x]), 0.5, K, N)

@@ -35,6 +35,15 @@ class Network:
 class Placed(Network):
     """A model which is told the places of its tokens: network(ids, input_pos) -> logits [1, n, n_vocab]."""
 
+    modules = list  # none
+
+    def __init__(self, model, text=()):
+        """text: the tokens whose keys and values its cache holds."""
+        super().__init__(model)
+        self.config.model_type = None
+        self.setup_caches()
+        self.text[: len(text)] = torch.tensor(text)
+
     def setup_caches(self, **_):
         self.text = torch.zeros(self.max_seq_length, dtype=torch.long)
 
@@ -44,6 +53,19 @@ class Placed(Network):
         return self.rows(self.text[:end], idx.numel())
 
 
+def moved_up(model, n: int):
+    """The model with its tokens moved up by n, for samplers that stop at the first ones."""
+    return lambda x: np.pad(model(np.maximum(np.array(x) - n, 0)), ((0, 0), (n, 0)))
+
+
+def by_windows(window, x, N) -> list[int]:
+    """Decode N tokens or more. window(text) -> the tokens that follow it."""
+    text = [*map(int, x)]
+    while len(text) < len(x) + N:
+        text += map(int, window(text))
+    return text
+
+
 def greedy(model, text: list[int], n: int) -> list[int]:
     """The text with n tokens more, each the model's likeliest."""
     for _ in range(n):
@@ -51,23 +73,40 @@ def greedy(model, text: list[int], n: int) -> list[int]:
     return text
 
 
-def decode_with_paths(choose, x, draft_model, target_model, N, K):
+def decode_with_paths(choose, x, draft_model, target_model, N, K) -> list[int]:
     """Decode with two paths of K drafts: they begin with the draft's two likeliest tokens, and go on greedily.
 
     choose(logits [2, K + 1, n_vocab], candidates [2, K + 1], from the text's last token on) -> the path, how many of
     its drafts stay, and the token after them.
     """
-    text = [*map(int, x)]
-    while len(text) < len(x) + N:
+
+    def window(text):
         firsts = draft_model(text)[-1].argsort()[::-1][:2]
         paths = [greedy(draft_model, [*text, int(j)], K - 1) for j in firsts]
         candidates = torch.tensor(paths)[:, len(text) - 1 :]
         rows = torch.stack([torch.tensor(target_model(path)[len(text) - 1 :]) for path in paths])
         best, n_accepted, token = choose(rows.double().log(), candidates)
-        text += [*candidates[best, 1 : n_accepted + 1].tolist(), int(token)]
-    return text
+        return [*candidates[best, 1 : n_accepted + 1], token]
+
+    return by_windows(window, x, N)
 
 
 def in_batch(proposal, q) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The drafts [1, m], the rows that they were drawn from [1, m, n_vocab] and the target's [1, m + 1, n_vocab]."""
-    return torch.tensor([list(proposal.tokens)]), torch.tensor(np.array(proposal.p))[None], torch.tensor(q)[None]
+    p, q = (torch.tensor(np.array(rows, np.float64))[None] for rows in (proposal.p, q))
+    return torch.tensor([list(proposal.tokens)]), p, q
+
+
+def from_last(drafts: torch.Tensor) -> torch.Tensor:  # [1, m] -> [1, m + 1]
+    """The drafts after the text's last token, which is 0."""
+    return torch.nn.functional.pad(drafts, (1, 0))
+
+
+class Unpinned:
+    """PyTorch, whose tensors are not pinned: that needs an accelerator."""
+
+    def __getattr__(self, name):
+        function = getattr(torch, name)
+        if name not in ("arange", "full", "ones", "tensor"):
+            return function
+        return lambda *args, pin_memory=False, **options: function(*args, **options)

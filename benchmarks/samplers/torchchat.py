@@ -1,19 +1,15 @@
-"""Its speculative_decode() in a loop of ours."""
+"""Its speculative_decode(), which generate() calls for each window."""
 
 import torch
 from torchchat.generate import LocalGenerator
 
-from benchmarks.samplers.networks import Placed
+from benchmarks.samplers.networks import Placed, by_windows
 
 
 def speculative_sampling(x, draft_model, target_model, N, K):
-    text, draft, target = torch.tensor(x, dtype=torch.int), Placed(draft_model), Placed(target_model)
-    loop = LocalGenerator.__new__(LocalGenerator)
-    while len(text) < len(x) + N:
-        n = len(text)
-        for model in (draft, target):
-            model.setup_caches()
-            model.text[:n] = text
-            model.config.model_type = None
-        text = torch.cat([text, loop.speculative_decode(target, draft, text[-1:], n - 1, K, temperature=1.0)])
-    return text
+    def window(text):
+        models = Placed(target_model, text), Placed(draft_model, text)
+        loop = LocalGenerator.__new__(LocalGenerator)
+        return loop.speculative_decode(*models, torch.tensor(text[-1:]), len(text) - 1, K, temperature=1.0)
+
+    return by_windows(window, x, N)
