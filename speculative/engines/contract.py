@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Engine:
 
     def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
         """Return a network for each loading.ModelSpec, from one reading: read(convert) gives the parameters as
-        load_params does. All share norms, biases and positions. in_place: see converter. Raises UserError."""
+        load_params does. in_place: see converter. Raises UserError."""
         converts = [self.converter(spec.dtype, in_place) for spec in specs]
 
         def convert_to_all(name, array):
@@ -74,8 +75,8 @@ class Engine:
 
         in_all_formats = read(convert_to_all)  # a tuple in the place of each tensor
         networks = []
-        for i, spec in enumerate(specs):
-            params = convert_all(in_all_formats, lambda name, copies, i=i: copies[i])
+        for number, spec in enumerate(specs):
+            params = convert_all(in_all_formats, partial(take, number))
             networks.append(self.network(params, spec.hparams, str(spec)))
         return networks
 
@@ -97,3 +98,8 @@ class Engine:
         """Return both decoders as one program on the device (loops.Loops); None if a loop in Python calls the
         models. networks: by role, the target first."""
         return None
+
+
+def take(number: int, name: str, copies: Sequence) -> Any:
+    """Return one of the copies of a tensor."""
+    return copies[number]

@@ -21,7 +21,7 @@ class FunctionNetwork(Network):
         self.n_vocab = n_vocab
         self.name = name
 
-    def log_rows(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+    def log_rows(self, x, n_last: int = 1):  # [n] -> [n_last, n_vocab]
         """Call the function. Raises UserError if it does not return distributions over the vocabulary."""
         returned = self.function(np.array(x), n_last)  # a copy, as it may change x
         rows = as_distributions(returned, n_last)  # [n_last, n_vocab]

@@ -58,7 +58,7 @@ class Network:
         """The model that turns logits into distributions in this way."""
         return Model(self, to_probs)
 
-    def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
+    def tree_logits(self, x, tree: Tree, nodes=None):  # [n], [m] -> [m, n_vocab]
         """The logits after these nodes (default: all), path by path. Raises as logits does."""
         return by_paths(self.logits)(x, tree, nodes)
 
@@ -126,7 +126,7 @@ class CachedNetwork(Network):
         """Empty the cache. The log stays: another decode may be under way."""
         self.slots.forget()
 
-    def logits(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+    def logits(self, x, n_last: int = 1):  # [n] -> [n_last, n_vocab]
         """The logits of the tokens that follow each of the last n_last tokens of x.
 
         Raises ValueError if x does not fit into the context or has fewer than n_last tokens, and UserError if a row has
@@ -151,7 +151,7 @@ class CachedNetwork(Network):
         elif n < held.lengths[self.rank]:
             self.slots.cut(n)
 
-    def feed(self, x, n: int, n_last: int, *sees) -> np.ndarray:  # [n_x] -> [n_last, n_vocab]
+    def feed(self, x, n: int, n_last: int, *sees):  # [n_x] -> [n_last, n_vocab]
         """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
         held = self.slots.held
         self.slots.forget()  # so that an interrupted pass leaves an empty cache and not a wrong one
@@ -167,7 +167,7 @@ class CachedNetwork(Network):
         self.hidden = self.forward.hidden
         return logits
 
-    def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
+    def tree_logits(self, x, tree: Tree, nodes=None):  # [n], [m] -> [m, n_vocab]
         x = np.asarray(x)  # [n]
         with self.lock:
             n_read = len(x) - min(self.n_kept(x), len(x) - 1)
@@ -175,11 +175,11 @@ class CachedNetwork(Network):
             self.n_read = n_read + len(logits) - 1  # as if a node that several paths share were read once
         return logits
 
-    def last_block(self, x) -> np.ndarray:  # [n] -> [n_embd]
+    def last_block(self, x):  # [n] -> [n_embd]
         """The last block's output for the last token of x, for a network that keeps no hidden rows."""
         return self.forward.last_block(x)
 
-    def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+    def output(self, h, first: int):  # [n, n_embd] -> [n, n_vocab]
         """The logits of rows that the last block might have given, as heads guess them. first: the position of the
         first row's token. Raises UserError as above."""
         with LOCK:
@@ -233,7 +233,7 @@ class Model:
             self.cache_of_decode.restore(self.network, before)
             return self.call(self.network.tree_logits, last, tree, nodes)
 
-    def call(self, logits_of: Callable, last: LastCall, *args) -> np.ndarray:  # -> [m, n_vocab]
+    def call(self, logits_of: Callable, last: LastCall, *args):  # -> [m, n_vocab]
         """Call the network, whose lock is held until its entry is in the log too: another thread's call changes the
         figures. last: the text of this call."""
         network = self.network
@@ -272,7 +272,7 @@ def check_length(n: int, n_last: int, n_ctx: int) -> None:
         raise ValueError(f"{n} tokens: the context holds {n_ctx}, and {n_last} rows were asked for")
 
 
-def check_finite(logits: np.ndarray, name: str, first: int) -> None:  # [n, n_vocab]
+def check_finite(logits, name: str, first: int) -> None:  # [n, n_vocab]
     """Raises UserError if a row holds NaN or +inf. (-inf is a probability of 0.) first: the position of the first row's
     token."""
     if math.isfinite(np.maximum.reduce(logits, axis=None)):  # max() takes twice as long on a short row

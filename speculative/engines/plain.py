@@ -54,13 +54,13 @@ class PlainPass:
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
         self.params = with_activation(params, activation) | {"n_head": hparams["n_head"]}
 
-    def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+    def __call__(self, tokens, n_last: int, n_past: int = 0):  # [n] -> [n_last, n_vocab]
         """The logits of the last n_last tokens, which come after the first n_past of the cache."""
         self.cache.length = n_past
         with np.errstate(over="ignore", invalid="ignore"):  # check_finite sees an overflow in the logits
             return gpt2(tokens, **self.params, cache=self.cache, n_last=n_last)
 
-    def last_block(self, tokens) -> np.ndarray:  # [n] -> [n_embd]
+    def last_block(self, tokens):  # [n] -> [n_embd]
         """The last block's output for the last of these tokens, without the cache."""
         p = self.params
         x = p["wte"][tokens] + p["wpe"][: len(tokens)]  # [n, n_embd]
@@ -68,6 +68,6 @@ class PlainPass:
             x = transformer_block(x, **block, n_head=p["n_head"])  # [n, n_embd]
         return x[-1]
 
-    def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+    def output(self, x):  # [n, n_embd] -> [n, n_vocab]
         """The output layer alone: the logits of rows that the last block might have given."""
         return layer_norm(x, **self.params["ln_f"]) @ self.params["wte"].T

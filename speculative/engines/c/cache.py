@@ -25,7 +25,7 @@ class Cache:
         self.values = small_pages((*heads, -(-d_head // L), n_ctx, L))
         self.addresses = address(self.keys), address(self.values)
 
-    def move(self, slots: np.ndarray, to: int) -> None:  # [n]
+    def move(self, slots, to: int) -> None:  # [n]
         """Move the keys and values of these tokens to the places from `to` on."""
         L = lanes()
         new_slots = np.arange(to, to + len(slots))  # [n]
@@ -37,7 +37,7 @@ class Cache:
         self.values[:, :, :, new_slots] = values
 
 
-def small_pages(shape) -> np.ndarray:  # -> float32 zeros [*shape]
+def small_pages(shape):  # -> float32 zeros [*shape]
     """Memory for a cache, of which only written pages are taken: in a large page one token, which has a place for each
     layer and head, would touch them all."""
     n_bytes = 4 * int(np.prod(shape))

@@ -115,7 +115,7 @@ class CompiledPass:
         other.cache = Cache(self.hparams)
         return other
 
-    def __call__(self, tokens, n_last: int, n_past: int = 0, sees=None) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+    def __call__(self, tokens, n_last: int, n_past: int = 0, sees=None):  # [n] -> [n_last, n_vocab]
         """The same as PlainPass. In a tree, sees [n, n_past + n] says which tokens each one sees: itself, and all
         before it on its path; it is trusted. Raises ValueError as together does."""
         if sees is not None:
@@ -147,7 +147,7 @@ class CompiledPass:
                 results.append(Outputs(logits[first:end], hidden[first:end]))
         return results
 
-    def output(self, x) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+    def output(self, x):  # [n, n_embd] -> [n, n_vocab]
         """The same as PlainPass.output: calls without texts and blocks."""
         x = np.ascontiguousarray(x, np.float32)
         logits = np.empty((len(x), self.hparams["n_vocab"]), np.float32)  # [n, n_vocab]

@@ -38,7 +38,7 @@ def tiles_shape(shape: tuple[int, ...], format: Format) -> tuple[int, int]:
     return -(-n_out // lanes()), library().tile_bytes(numbers("format")[format.name], n_in)
 
 
-def pack_matrix(w: np.ndarray, format: Format) -> PackedWeight:  # [n_in, n_out]
+def pack_matrix(w, format: Format) -> PackedWeight:  # [n_in, n_out]
     w = np.asarray(w, np.float32)
     n_in, n_out = w.shape
     row, column = (stride // w.itemsize for stride in w.strides)

@@ -24,7 +24,7 @@ class TreeNetwork(CachedNetwork):
         self.slots.held = Held(np.array(x[: len(places)]), lengths, parents)
         return len(places)
 
-    def tree_logits(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
+    def tree_logits(self, x, tree: Tree, nodes=None):  # [n], [m] -> [m, n_vocab]
         """The same in one pass, in which a node sees the text and the path to itself, and no other node."""
         x = np.asarray(x)  # [n]
         if nodes is None:
@@ -43,7 +43,7 @@ class TreeNetwork(CachedNetwork):
         return logits[rows]  # [m, n_vocab]
 
 
-def ancestor_mask(parents: np.ndarray, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m] bool
+def ancestor_mask(parents, n: int = 0):  # [m] -> [m - n, m] bool
     """Row i is true at token n + i and at all of its ancestors."""
     m = len(parents)
     sees = np.tri(m, dtype=bool)  # [m, m], which is right for the tokens that each follow the one before

@@ -195,7 +195,7 @@ class JaxPass:
         self.cache = None
         self.tokens = np.empty(0, np.int32)  # [n], those of the cache
 
-    def __call__(self, tokens, n_last: int, n_past: int = 0) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+    def __call__(self, tokens, n_last: int, n_past: int = 0):  # [n] -> [n_last, n_vocab]
         """The same as PlainPass."""
         n = n_past + len(tokens)
         self.tokens = np.append(self.tokens[:n_past], tokens)
