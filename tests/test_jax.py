@@ -208,7 +208,7 @@ def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
 @pytest.mark.parametrize("K", [0, K])
 def test_the_loop_does_not_copy_the_cache(greedy, K):
     """No computation but the outermost has a result of a cache's size, except a write in place, or a fusion of one."""
-    state, _ = greedy.start(Group([random_prompt(6)], 0, 12, K, lengths_of([[0] * 6], 12, K)))
+    state, _ = greedy.start(Group([random_prompt(6)], 0, 12, K, *lengths_of([[0] * 6], 12, K)))
     run = greedy.decoder.run.lower(greedy.decoder.params, state, np.uint32(0), np.int32(8), K=K)
     program = run.compile().as_text()
     computations = re.findall(r"^(ENTRY )?%?[\w.-]+ [^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)

@@ -60,7 +60,7 @@ def on_mesh(n_data, n_model):
     for steps in loop.calls("speculative", PROMPTS, 12, [np.random.default_rng(1)], lambda text_index: False):
         for text_index, step, _ in steps:
             texts[text_index] += step.tokens
-    state, _ = loop.start(Group(PROMPTS[:4], 0, 12, 3, lengths_of(PROMPTS, 12, 3)))
+    state, _ = loop.start(Group(PROMPTS[:4], 0, 12, 3, *lengths_of(PROMPTS, 12, 3)))
     model = cached(network)
     arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.forward.new_cache()
     run = loop.decoder.run.lower(loop.decoder.params, state, np.uint32(1), np.int32(8), K=3).compile()

@@ -18,21 +18,15 @@ ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar l
 N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
 
 
-class Lengths(NamedTuple):
-    """The lengths for which programs are compiled."""
-
-    n_prompt: int  # tokens that each prompt is padded to
-    capacity: int  # tokens that the text and the caches have room for
-
-
 class Group(NamedTuple):
-    """Prompts that are decoded together."""
+    """Prompts that are decoded together. Programs are compiled for K and for the lengths."""
 
     prompts: Sequence  # [n_prompts][n]
     first: int  # number of the first of them
     N: int
     K: int  # 0 for the autoregressive decoder
-    lengths: Lengths
+    n_prompt: int  # tokens that each prompt is padded to
+    capacity: int  # tokens that the text and the caches have room for
 
 
 class Prefill(NamedTuple):
@@ -81,7 +75,7 @@ class DeviceLoops:
         """Compile both loops for these prompts [n_prompts][n], and time the drafts of a call."""
         with compiling("both loops", self.quiet):
             for K in (0, self.K_of("speculative", N)):
-                nothing = Group([], 0, 0, K, lengths_of(prompts, N, K))
+                nothing = Group([], 0, 0, K, *lengths_of(prompts, N, K))
                 state, _ = self.start(nothing)
                 state, *_ = self.run(state, 0, K)
         self.drafting_ratio = self.time_drafts(state, K)
@@ -99,7 +93,7 @@ class DeviceLoops:
 
     def time_call(self, state: State, K: int, n_missing: int) -> tuple[State, float]:
         """Time one call of the target, for texts that lack so many tokens."""
-        n = np.ones(len(state.n), np.int32)  # [n_batch]
+        n = np.ones(self.batch, np.int32)
         n, T = jax.device_put((n, n + n_missing), self.decoder.by_row)
         state = state._replace(n=n, T=T)
         began = time.perf_counter()
@@ -122,7 +116,7 @@ class DeviceLoops:
         seed = int(rngs[0].integers(2**32))
         for first in range(0, len(prompts), self.batch):
             end = first + self.batch
-            group = Group(prompts[first:end], first, N, K, lengths)
+            group = Group(prompts[first:end], first, N, K, *lengths)
             yield from self.calls_of_group(group, seed, stopped)
 
     def calls_of_group(self, group: Group, seed: int, stopped: Callable) -> Iterator[list[Served]]:
@@ -149,11 +143,11 @@ class DeviceLoops:
         """Log a call of the target that took so many seconds, with those of the draft model before it."""
         K = group.K
         if prefill and K:
-            clock.log(self.draft_log, prefill.draft, group.lengths.n_prompt, 0)
+            clock.log(self.draft_log, prefill.draft, group.n_prompt, 0)
         for _ in range(K if has_drafts else 0):
             clock.log(self.draft_log, self.drafting_ratio * scoring / K, 1, 1)
         if prefill:
-            clock.log(self.target_log, prefill.target, group.lengths.n_prompt, 0)
+            clock.log(self.target_log, prefill.target, group.n_prompt, 0)
         clock.log(self.target_log, scoring, K + 1, K + 1)
 
     def timed_round(self, state: State, seed: int, K: int) -> tuple[State, int, Output, float]:
@@ -166,7 +160,7 @@ class DeviceLoops:
     def start(self, group: Group) -> tuple[State, Prefill]:
         """Feed the prompts to both models; with K = 0, to the target alone."""
         n_texts = len(group.prompts)
-        x = np.zeros((self.batch, group.lengths.capacity), np.int32)
+        x = np.zeros((self.batch, group.capacity), np.int32)
         n = np.ones(self.batch, np.int32)
         for i, prompt in enumerate(group.prompts):
             n[i] = len(prompt)
@@ -174,20 +168,20 @@ class DeviceLoops:
         T = n.copy()  # a row without a prompt is complete from the start
         T[:n_texts] += group.N
         number = np.arange(self.batch, dtype=np.int32) + group.first
-        tokens = x[:, : group.lengths.n_prompt]  # [batch, n_prompt]
+        tokens = x[:, : group.n_prompt]  # [batch, n_prompt]
         x, n, T, number, tokens = jax.device_put((x, n, T, number, tokens), self.decoder.by_row)
         draft_cache: list = []
         began = time.perf_counter()
         if group.K:
-            draft_cache = self.read("draft", tokens, group.lengths)
+            draft_cache = self.read("draft", tokens, group.capacity)
         drafts_end = time.perf_counter()
-        target_cache = self.read("target", tokens, group.lengths)
+        target_cache = self.read("target", tokens, group.capacity)
         prefill = Prefill(drafts_end - began, time.perf_counter() - drafts_end)
         return State(x, n, T, number, draft_cache, target_cache), prefill
 
-    def read(self, role: str, tokens, lengths: Lengths) -> list:  # [batch, n_prompt]
+    def read(self, role: str, tokens, capacity: int) -> list:  # [batch, n_prompt]
         """Feed the prompts to a model -> its cache."""
-        cache = self.decoder.prefill[role](self.decoder.params[role], tokens, capacity=lengths.capacity)
+        cache = self.decoder.prefill[role](self.decoder.params[role], tokens, capacity=capacity)
         return jax.block_until_ready(cache)
 
     def run(self, state: State, seed: int, K: int, calls: int = CALLS) -> tuple:
@@ -195,13 +189,14 @@ class DeviceLoops:
         return self.decoder.run(self.decoder.params, state, np.uint32(seed), np.int32(calls), K=K)
 
 
-def lengths_of(prompts: Sequence, N: int, K: int) -> Lengths:
-    """Return the lengths for these prompts. The last window, and rows of padding, may end after the last token."""
+def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
+    """Return n_prompt and the capacity for these prompts. The last window, and rows of padding, may end after the last
+    token."""
     longest = max(map(len, prompts))
     n_rounds = -(-(longest + N + K + SMALL) // ROUND)
     capacity = n_rounds * ROUND
     n_prompt = max(SMALL, power_of_two(longest))
-    return Lengths(min(n_prompt, capacity), capacity)
+    return min(n_prompt, capacity), capacity
 
 
 def served_by(text_index: int, output: Output, i: int, slot: int) -> Served:

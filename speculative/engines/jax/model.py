@@ -198,19 +198,19 @@ class JaxPass:
     def __call__(self, tokens, n_last: int, n_past: int = 0):  # [n] -> [n_last, n_vocab]
         """The same as PlainPass."""
         n = n_past + len(tokens)
+        first = n - n_last  # the position of the first wanted row
         self.tokens = np.append(self.tokens[:n_past], tokens)
         if len(tokens) > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
-            self.feed(n_past, n - n_last, n_last=0)
-            n_past = n - n_last
+            self.feed(n_past, first, n_last=0)
+            n_past = first
         logits, start = self.feed(n_past, n)
-        return logits[n - n_last - start : n - start]  # [n_last, n_vocab]
+        return logits[first - start : n - start]  # [n_last, n_vocab]
 
     def feed(self, n_past: int, n: int, n_last=None):  # -> [n_rows or n_last, n_vocab], the position of the first row
         """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL). If padding would
         exceed the context, known tokens are fed once more."""
         least = SMALL if n_last == 0 else 1
-        n_rows = power_of_two(max(n - n_past, least))
-        n_rows = min(n_rows, self.n_ctx)
+        n_rows = min(power_of_two(max(n - n_past, least)), self.n_ctx)
         start = min(n_past, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
         tokens[: n - start] = self.tokens[start:n]
