@@ -1,7 +1,7 @@
 // The arguments of a pass, which have the keys of gpt2.py's nested dicts, and the formats of weights.
 
-// Every format: its number, its name in Python, the inputs and the bytes of one step of a channel, the bytes of a channel's
-// own scale, the words of a row's block. For each name there are four functions: prepare_, times_, weight_ and pack_.
+// Every format: its number, its name in Python, the inputs and the bytes of one step of a channel, the bytes of a
+// channel's own scale, the words of a row's block. Each name has four functions: prepare_, times_, weight_ and pack_.
 enum { INT8_WORDS = BLOCK / (PAIRS ? 2 : 4) + 2, INT4_WORDS = BLOCK / 4 + 2 };
 #define FORMATS(F) \
   F(FLOAT32, float32, 1, 4, 0, BLOCK) \
@@ -58,8 +58,8 @@ STRUCT(GPT2,
   // These are of one call:
   number n_threads, first_layer, end_layer, n_rows, n_wanted, n_texts;  // n_wanted: rows whose logits are
   const Text *texts;  // [n_texts]
-  float *last_block, *logits;  // [n_wanted, n_embd], the last block's output, which is given if there is no text; and
-                               // [n_wanted, n_vocab]
+  float *last_block;  // [n_wanted, n_embd], its output, which is given if there is no text
+  float *logits;  // [n_wanted, n_vocab]
   number idle_ns, call_ns;  // nanoseconds that the first thread waited for others, and of the call
 )
 

@@ -132,11 +132,11 @@ static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[pos
 }
 
 static void take_wanted(const GPT2 *m, int64_t thread) {  // last_block = the wanted rows of x; a thread has some rows
+  int64_t n = m->n_embd, wanted = 0;
   const float *x = m->x;
-  int64_t wanted = 0;
-  for (const Text *t = m->texts; t < m->texts + m->n_texts; x += t++->n_rows * m->n_embd)
+  for (const Text *t = m->texts; t < m->texts + m->n_texts; x += t++->n_rows * n)
     for (int64_t row = t->n_rows - t->n_last; row < t->n_rows; row++, wanted++)
-      if (wanted % m->n_threads == thread) memcpy(m->last_block + wanted * m->n_embd, x + row * m->n_embd, 4 * m->n_embd);
+      if (wanted % m->n_threads == thread) memcpy(m->last_block + wanted * n, x + row * n, 4 * n);
 }
 
 INLINE void finish(const float *sums, const float *scale, const float *b, int then, int n, float *out) {
