@@ -45,22 +45,23 @@ class TextStep:
     details: dict | None = None  # the tests and draws, if they were wanted
     pieces: list[str] = field(default_factory=list)  # text of each token
     origins: list[str] = field(default_factory=list)  # of each token: accepted, resampled, bonus or autoregressive
-    text_index: int = 0  # index of the text that the step belongs to, if there are several
-    q: list[float] = field(default_factory=list)  # the target's probability of each token, if the step is not a tree
+    # Not in JSON: the index of the text, if there are several; the target's probability of each token, except of a tree
+    text_index: int = field(default=0, compare=False)
+    q: list[float] = field(default_factory=list, compare=False)
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
 
+    @property
+    def proposers(self) -> list[str]:
+        """The drafter of each accepted token, if known."""
+        return self.source[: self.accepted]
+
 
 def origins_of(step: Step) -> list[str]:
-    """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive".
-
-    A draft that the draft model did not propose is "accepted: " and the name of its drafter.
-    """
+    """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive"."""
     if not step.n_drafted:
         return ["autoregressive"]
-    names = [*step.proposal.source, *["model"] * step.n_accepted][: step.n_accepted]
-    accepted = ["accepted" if name == "model" else f"accepted: {name}" for name in names]
     rejected = children_of(step.proposal)[path_of(step)[-1]]  # none of a leaf
-    return [*accepted, "resampled" if rejected else "bonus"]
+    return ["accepted"] * step.n_accepted + ["resampled" if rejected else "bonus"]

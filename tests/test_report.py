@@ -457,11 +457,11 @@ ORIGINS = [  # (tokens, drafts, their drafters or "tree") -> the origins
     (([1, 2, 3], [1, 2, 4, 5], ()), "accepted, accepted, resampled"),
     (([1, 2], [1], ()), "accepted, bonus"),
     (([1], [], ()), "autoregressive"),
-    (([1, 2, 3], [1, 2, 4], ("ngram", "model", "int8")), "accepted: ngram, accepted, resampled"),
+    (([1, 2, 3], [1, 2, 4], ("ngram", "model", "int8")), "accepted, accepted, resampled"),
     # A bonus comes if the path ends in a leaf.
-    (([1, 3, 9], [1, 2, 3], "tree"), "accepted: ngram, accepted: ngram, bonus"),
-    (([2, 9], [1, 2, 3], "tree"), "accepted: ngram, bonus"),
-    (([1, 9], [1, 2, 3], "tree"), "accepted: ngram, resampled"),
+    (([1, 3, 9], [1, 2, 3], "tree"), "accepted, accepted, bonus"),
+    (([2, 9], [1, 2, 3], "tree"), "accepted, bonus"),
+    (([1, 9], [1, 2, 3], "tree"), "accepted, resampled"),
 ]
 
 

@@ -97,7 +97,11 @@ class Screen(AbstractContextManager):
         if step.text_index > self.text_index:
             self.text_index = step.text_index
             show([(f"\nText = {self.prompts[step.text_index]}", None)])
-        show([*zip_longest(step.pieces, step.origins)])  # the last piece may be a part of a character
+        pieces = []
+        # A part of a character has neither an origin nor a drafter.
+        for text, origin, by in zip_longest(step.pieces, step.origins, step.proposers):
+            pieces.append((text, origin if by in (None, "model") else f"accepted: {by}"))
+        show(pieces)
 
 
 def color_console() -> Any:

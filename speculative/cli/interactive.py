@@ -96,7 +96,7 @@ def check_prompt(line: str) -> None:
 
 def change(session: Session, given: Given) -> Session:
     """Change options, and print what they are now. A switch without a value is switched. Raises UserError."""
-    options = {name: value if value else switched(session, name) for name, value in given.items()}
+    options = {name: value or switched(session, name) for name, value in given.items()}
     session = session.changed(**options)
     for name in given:
         print(one_line(f"{name} = {in_words(name, getattr(session.options, name))}"))

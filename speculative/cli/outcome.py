@@ -14,7 +14,6 @@ from speculative.measure import ending, tables
 from speculative.measure.document import to_json
 from speculative.measure.observe import make_record
 from speculative.measure.page import ORIGINS, page
-from speculative.measure.race import proposers_of
 from speculative.measure.record import RunRecord
 from speculative.measure.run import check_files
 from speculative.measure.turns import Record
@@ -75,7 +74,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Rec
     if o.html:
         write_text(o.html, page(record))
     if o.interactive and not o.quiet:
-        show_lines(line for line in ending.lines(record) if line.kind in ("speed", "law"))
+        show_lines(ending.lines(record, ("speed", "law")))
     elif not o.quiet:
         show_ending(record)
     return record
@@ -89,9 +88,8 @@ def show_ending(record: RunRecord) -> None:
     o = record.options
     if color_console() and record.speculative:
         show_legend(record)
-    lines = ending.lines(record)
-    show_lines(line for line in lines if line.kind in ending.WHAT_CAME)
-    show_lines(line for line in lines if line.kind not in ending.WHAT_CAME)
+    show_lines(ending.lines(record, ending.WHAT_CAME))
+    show_lines(ending.lines(record, ending.WHY))
     if o.verbose:
         show_iterations(record)
         show_figures(record)
@@ -104,7 +102,7 @@ def show_ending(record: RunRecord) -> None:
         print(one_line(f"The next run begins {record.packable.seconds:.0f} s sooner with --pack: {where}"))
 
 
-def show_lines(lines: Iterable[ending.Line]) -> None:
+def show_lines(lines: Sequence[ending.Line]) -> None:
     """Print an empty line, and these lines as paragraphs, the headline in bold where that can be shown."""
     console = color_console()
     columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
@@ -119,7 +117,7 @@ def show_lines(lines: Iterable[ending.Line]) -> None:
 
 def show_legend(record: RunRecord) -> None:
     """Print each origin in its colour, and each drafter of which a token was accepted."""
-    names = {name for step in record.speculative.iterations for name in proposers_of(step)}
+    names = {name for step in record.speculative.iterations for name in step.proposers}
     origins = {*ORIGINS, *(f"accepted: {name}" for name in names - {"model"})}
     pieces = [(f"{origin.replace('_', ' ')}  ", origin) for origin in sorted(origins)]
     show([("\n", None), *pieces, ("\n", None)])

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import AsyncIterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,8 @@ class Watcher:
     def step(self, name: str, step: TextStep) -> None:
         if self.is_stopped:
             raise UserError("stopped")  # which nobody reads: the page that asked for this decode is gone
-        # The rest of a character has no origin: the run shows it when it is done.
-        both = zip(step.pieces, step.origins, strict=False)
-        tokens = [[text, *origin.split(": ")] for text, origin in both]
+        every = zip_longest(step.pieces, step.origins, step.proposers)
+        tokens = [token for token in every if token[1]]  # the rest of a character is shown when the run is done
         self.seconds[name] += step.seconds
         self.told.append(("step", [name, tokens, step.drafting, step.scoring, self.seconds[name]]))
 

@@ -34,7 +34,7 @@ def to_json(record: RunRecord) -> dict[str, Any]:
     if record.figures:
         document["figures"] = flat(Figures, document["figures"])
     document["vocabulary"] = {str(token): text for token, text in record.vocabulary.items()}
-    document["summary"] = [line.text for line in ending.lines(record)]
+    document["summary"] = ending.texts_of(record)
     document["advice"] = ending.text_of(record, "advice")
     return document
 

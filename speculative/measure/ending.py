@@ -1,7 +1,7 @@
 """The words of a run's ending, which are the same on the screen, in the JSON document and on the page."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.measure.advice import advice
@@ -11,8 +11,9 @@ from speculative.measure.words import duration, percent, rate_text
 from speculative.options import ModelOptions
 from speculative.support.terminal import one_line
 
-Kind = Literal["speed", "texts", "law", "blog", "acceptance", "alpha", "time", "account", "advice", "engine", "note"]
-WHAT_CAME: tuple[Kind, ...] = ("speed", "texts", "law", "blog")  # the others say why
+# The kinds of lines.
+WHAT_CAME = ("speed", "texts", "law", "blog")
+WHY = ("acceptance", "alpha", "time", "account", "advice", "engine", "note")
 ALONE = "The speedup needs both decoders: the same command without --only."
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
@@ -20,21 +21,25 @@ ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are 
 class Line(NamedTuple):
     """A line of the ending."""
 
-    kind: Kind
+    kind: str
     text: str
 
 
-def lines(record: RunRecord) -> list[Line]:
-    """Return the lines of the ending: first what came, then why."""
-    return [Line(kind, one_line(text)) for kind, text in every_line(record) if text]
+def lines(record: RunRecord, kinds: Sequence[str] = WHAT_CAME + WHY) -> list[Line]:
+    """Return the lines of these kinds: first what came, then why."""
+    return [Line(kind, one_line(text)) for kind, text in every_line(record) if text and kind in kinds]
 
 
-def text_of(record: RunRecord, kind: Kind) -> str | None:
+def texts_of(record: RunRecord, kinds: Sequence[str] = WHAT_CAME + WHY) -> list[str]:
+    return [line.text for line in lines(record, kinds)]
+
+
+def text_of(record: RunRecord, kind: str) -> str | None:
     """Return the line of this kind, None if there is none."""
-    return next((line.text for line in lines(record) if line.kind == kind), None)
+    return next(iter(texts_of(record, [kind])), None)
 
 
-def every_line(record: RunRecord) -> Iterator[tuple[Kind, str | None]]:
+def every_line(record: RunRecord) -> Iterator[tuple]:
     """Yield the kind and the text of each line; None if there is nothing to say."""
     f = record.figures
     yield "speed", f"{headline(record)}: {pace(record)}" if f and f.comparison else f"{headline(record)}. {ALONE}"
@@ -49,7 +54,7 @@ def every_line(record: RunRecord) -> Iterator[tuple[Kind, str | None]]:
         yield "note", f"Note: {note}."
 
 
-def why(f: Figures) -> Iterator[tuple[Kind, str | None]]:
+def why(f: Figures) -> Iterator[tuple]:
     """Yield the lines that explain the speed."""
     if not f.counts.drafted:
         yield "acceptance", "Nothing was drafted, so this was autoregressive decoding."

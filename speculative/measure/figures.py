@@ -96,7 +96,7 @@ def sums(calls: Iterable[Sequence[int]]) -> dict:
 def by_source(steps: Sequence[TextStep]) -> dict[str, list[int]]:
     """{drafter: [accepted, tested]} of its drafts, the drafter with the most tested first."""
     tested = Counter(name for step in steps for name in step.source[: len(step.alpha)])
-    accepted = Counter(name for step in steps for name in step.source[: step.accepted])
+    accepted = Counter(name for step in steps for name in step.proposers)
     return {name: [accepted[name], n] for name, n in tested.most_common()}
 
 

@@ -158,13 +158,7 @@ def packable(session: Session) -> PackSaves | None:
 
 
 def decoder_of(record: Record) -> Decoder:
-    samples = [replace(sample, iterations=[*map(as_kept, sample.iterations)]) for sample in record.samples]
-    return Decoder(record.seconds, record.runs, samples)
-
-
-def as_kept(step: TextStep) -> TextStep:
-    """Return a step as the record has it: its source names the drafters, and q was for the predictions."""
-    return replace(step, origins=[origin.partition(":")[0] for origin in step.origins], q=[], text_index=0)
+    return Decoder(record.seconds, record.runs, record.samples)
 
 
 def run_figures(session: Session, records: dict[str, Record]) -> Figures | None:

@@ -95,7 +95,7 @@ def page_data(record: RunRecord) -> dict:
         "rule": rule_data(record.rule),
         "iterations": close_ups(record, speculative),
         "opening": opening(speculative),
-        "reasons": texts_of(record, REASONS),
+        "reasons": ending.texts_of(record, REASONS),
         "charts": tables.charts(f.counts),
         "table": tables.figure_rows(record),
         "advice": ending.text_of(record, "advice"),
@@ -103,14 +103,10 @@ def page_data(record: RunRecord) -> dict:
     }
 
 
-def texts_of(record: RunRecord, kinds: Sequence[str]) -> list[str]:
-    return [line.text for line in ending.lines(record) if line.kind in kinds]
-
-
 def findings(record: RunRecord) -> dict:
     """Return the headline, and the lines below it that say what was measured."""
     rest = ending.pace(record) if record.figures.comparison else ending.ALONE
-    return {"headline": ending.headline(record), "lines": [ending.sentence(rest), *texts_of(record, RESULT)]}
+    return {"headline": ending.headline(record), "lines": [ending.sentence(rest), *ending.texts_of(record, RESULT)]}
 
 
 def rule_data(rule: RuleUsed) -> dict:

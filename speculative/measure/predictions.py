@@ -196,11 +196,9 @@ def sizes_to_time(in_run: set[int], room: int) -> list[int]:
     """The rows of windows that are timed: one row and the run's longest window, by which the times are compared with
     the run's, and sizes that it has not, up to about twice its own. room: the most that fit into the context."""
     longest = max(in_run, default=1)
-    sizes = [1, longest]
-    for rows in ROWS:
-        if rows <= max(17, 2 * longest - 1) and rows not in in_run:
-            sizes.append(rows)
-    return [rows for rows in sizes if rows <= room]
+    most = min(room, max(17, 2 * longest - 1))
+    others = [rows for rows in ROWS if rows not in in_run and rows <= most]
+    return [rows for rows in (1, longest) if rows <= room] + others
 
 
 def expected_seconds(rows: int, timed: Sequence[tuple]) -> float:

@@ -35,20 +35,15 @@ Lanes = dict[str, list[Placed]]  # {decoder: its steps}
 def placed_steps(decoder: Decoder) -> list[Placed]:
     """Return the steps of a decoder, which has decoded one text."""
     steps = decoder.iterations
-    proposers = {name for step in steps for name in proposers_of(step)}
+    proposers = {name for step in steps for name in step.proposers}
     placed = []
     end = 0.0
     for number, step in enumerate(steps, start=1):
         begin, end = end, end + step.seconds
-        by = proposers_of(step) if len(proposers) > 1 else []
+        by = step.proposers if len(proposers) > 1 else []
         tokens = [Token(*token) for token in zip_longest(step.pieces, step.origins, by)]
         placed.append(Placed(number, step, begin, end, tokens))
     return placed
-
-
-def proposers_of(step: TextStep) -> list[str]:
-    """Return the drafter of each accepted token."""
-    return step.source[: step.accepted]
 
 
 # ---- What is drawn ---------------------------------------------------------------------------------------------------

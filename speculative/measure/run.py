@@ -86,7 +86,7 @@ class Run:
         write_json(path, self.document)
 
     def __repr__(self) -> str:
-        return "\n".join(line.text for line in ending.lines(self.record))
+        return "\n".join(ending.texts_of(self.record))
 
     def _repr_html_(self) -> str:
         # In a frame with a sandbox: the page's style and scripts do not meet those of the notebook.

@@ -106,13 +106,15 @@ class Drawn:
     def rows_alone(self, x, steps: Sequence[Step]) -> np.ndarray:  # [n] -> [N, n_vocab]
         """The target's rows of the tokens after x, computed one by one. The largest difference to those that the steps
         have is noted."""
-        self.session.models["target"].forget()
-        model = self.session.model("target")
+        session = self.session
+        session.models["target"].forget()
+        model = session.model("target")
         text = np.array([*x, *tokens_of(steps)])  # [n + N]
-        ends = range(len(x), len(text))
-        q = np.concatenate([model(text[:end]) for end in ends])  # [N, n_vocab]
-        read = np.concatenate([np.asarray(step.q)[path_of(step)] for step in steps])  # [N, n_vocab]
-        self.gaps.append(float(np.max(np.abs(read - q))))
+        alone = [model(text[:end]) for end in range(len(x), len(text))]  # [N][1, n_vocab]
+        read = [np.asarray(step.q)[path_of(step)] for step in steps]
+        q = np.concatenate(alone)  # [N, n_vocab]
+        gaps = np.abs(np.concatenate(read) - q)  # [N, n_vocab]
+        self.gaps.append(float(gaps.max()))
         return q
 
 
