@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Sequence
 from operator import index as natural
-from typing import NamedTuple
 
 import numpy as np
 
@@ -41,7 +40,8 @@ def read_index(paths: Sequence[str]) -> Index:
     tensors: Index = {}
     heads = set()
     for path in paths:
-        for stored, tensor in read_file(path).tensors.items():
+        in_file, _ = read_file(path)
+        for stored, tensor in in_file.items():
             name = openai_name(stored)
             if name in tensors:
                 other = tensors[name].path
@@ -67,13 +67,9 @@ def leave_out_output_matrix(tensors: Index) -> None:
             raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
 
 
-class SafetensorsFile(NamedTuple):
-    tensors: Index  # by their names in the file
-    metadata: dict
-
-
-def read_file(path: str) -> SafetensorsFile:
-    """Read the header of one safetensors file. Raises UserError if it is damaged."""
+def read_file(path: str) -> tuple[Index, dict]:
+    """Read the header of one safetensors file -> its tensors by their names there, and its metadata. Raises UserError
+    if it is damaged."""
     file = mapped(path)
     start = 8 + int.from_bytes(file.content[:8], "little")
     try:
@@ -83,7 +79,7 @@ def read_file(path: str) -> SafetensorsFile:
         check_places([about["data_offsets"] for about in header.values()], len(file.content) - start)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)})") from None
-    return SafetensorsFile(tensors, metadata)
+    return tensors, metadata
 
 
 def tensor_of(file: MappedFile, start: int, about: dict) -> Tensor:

@@ -39,8 +39,7 @@ def load_encoder_and_hparams(folder: str, other: tuple[str, Encoder] | None = No
     hparams = load_hparams(settings)
     if files.vocabulary != OPENAI_VOCABULARY:
         return read_encoder(folder, hparams["n_vocab"]), hparams
-    is_equal = other and has_equal_vocabulary(folder, other[0])
-    encoder = other[1] if other and is_equal else read_openai_encoder(folder)
+    encoder = other[1] if other and has_equal_vocabulary(folder, other[0]) else read_openai_encoder(folder)
     if encoder.n_vocab != hparams["n_vocab"]:
         raise bad_file(settings, f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens")
     return encoder, hparams

@@ -183,7 +183,11 @@ def by_threads(function: Callable, shapes: Shapes, progress: Callable) -> dict:
 
 def check_names(index: Index, shapes: Shapes) -> None:
     """Raise UserError if the checkpoint lacks a parameter, or holds another tensor."""
-    names = {name for name in index if not is_of_optimizer(name, index[name], shapes)}
+    names = set()
+    for name, tensor in index.items():
+        parameter = name.rpartition("/")[0]
+        if tensor.shape and parameter not in shapes:  # else it is an optimizer's, of a parameter or a number of its own
+            names.add(name)
     unlike = sorted(shapes.keys() ^ names)
     if not unlike:
         return
@@ -191,11 +195,6 @@ def check_names(index: Index, shapes: Shapes) -> None:
     path = next(iter(index.values())).path if index else "the checkpoint"
     verb = "has" if name in index else "lacks"
     raise bad_file(path, f"{verb} tensor {name!r:.100}, contrary to its settings{advice_on_tensors(index)}")
-
-
-def is_of_optimizer(name: str, tensor: Tensor, shapes: Shapes) -> bool:
-    """Return True for the numbers of an optimizer: those of a parameter are below its name, its own are scalars."""
-    return not tensor.shape or name.rpartition("/")[0] in shapes
 
 
 def check_shapes(index: Index, shapes: Shapes) -> None:

@@ -229,26 +229,23 @@ def tokens_to_add(files: TokenizerFiles, in_file: list[dict]) -> AddedTokens:
         by_id = {i: text for text, i in added.items()}
         by_id |= {token["id"]: token for token in in_file}
     numbered = [by_id[i] for i in sorted(by_id, key=int)]
-    named = dict.fromkeys(NAMED[:3], END_OF_TEXT) if files.is_gpt2s else {}
-    named |= named_tokens(config, added)
-    return AddedTokens(numbered, named | extra_tokens(config))
+    named = named_tokens(config, added)
+    if files.is_gpt2s:
+        named = dict.fromkeys(NAMED[:3], END_OF_TEXT) | named
+    return AddedTokens(numbered, named)
 
 
 def named_tokens(config: dict, added: dict) -> dict:
-    """Return {name: token} of the settings that name a token. added: of these texts the flags do not count."""
+    """Return {name: token} of the settings that name a token, and of those tokens that have no name in transformers,
+    under names of their own. added: of these texts the flags do not count."""
     named = {}
     for name in (*NAMED, *config):
         token = config.get(name)
         text = text_of(token)
         if name.endswith("_token") and isinstance(text, str):
             named[name] = text if text in added else token
-    return named
-
-
-def extra_tokens(config: dict) -> dict:
-    """Return the tokens that have no name in transformers, under names of their own."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    return extra if isinstance(extra, dict) else {text_of(token): token for token in extra}
+    return named | (extra if isinstance(extra, dict) else {text_of(token): token for token in extra})
 
 
 def text_of(token: Any) -> Any:
