@@ -12,7 +12,7 @@ class BatchLoops(PythonLoops):
     """Both decoders for a batch: see loops.Loops. Each text has its own loop, caches and random numbers, and a call
     of a model computes the rows of all texts that wait for it. A text that ends makes room for the next prompt."""
 
-    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator[list[Served]]:
+    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator:
         texts = []
         for x, rng in zip(prompts, rngs, strict=True):
             texts.append(partial(self.steps_over, name, x, N, rng))

@@ -170,7 +170,7 @@ class AutoDrafter:
         return NOTHING
 
     def ask(self, record: DrafterRecord, draft: Callable, x, k: int) -> Proposal:  # [n]
-        """The proposal of a drafter, and a note of it; nothing if it does not pay."""
+        """Ask a drafter if that pays, and note what it did -> its proposal, NOTHING if it was not asked."""
         stopping = Stopping(record, self.lookahead, k)
         most = stopping.most()
         if most == 0:

@@ -139,7 +139,7 @@ class PythonLoops:
 
     # ---- The loops ---------------------------------------------------------------------------------------------------
 
-    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator[list[Served]]:
+    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator:
         """One prompt at a time. stopped is not asked, as nobody asks for a step after the stop text."""
         [x], [rng] = prompts, rngs
         return ([Served(0, step)] for step in self.steps(name, x, N, rng))

@@ -6,7 +6,7 @@ main.py takes them as flags (--K 8), load_pair as keywords (K=8). values.py has 
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,6 +172,7 @@ CONFLICTS = (
     ({"interactive"}, {"serve"}),
     ({"pack"}, {"n_samples", "batch", "only", "verbose", "stream", "json", "html", "verify", "stop", "prompt_file"}),
 )
+EXCLUDING = {frozenset(pair) for some, others in CONFLICTS for pair in product(some, others)}
 
 
 class NoEffect(NamedTuple):
@@ -183,8 +184,7 @@ class NoEffect(NamedTuple):
 
 
 def is_greedy(o: ModelOptions) -> bool:
-    is_verified = isinstance(o, Options) and o.verify  # which also samples at temperature 1
-    return o.temperature == 0 and not is_verified
+    return o.temperature == 0 and not getattr(o, "verify", False)  # --verify also samples at temperature 1
 
 
 def drafts_with(name: str, o: ModelOptions) -> bool:
@@ -245,33 +245,23 @@ def is_default(name: str, value: Any) -> bool:
     return value == FIELDS[name].default and name not in ("prompt", "K")
 
 
-def excluded_by(name: str) -> set[str]:
-    """Return the options that cannot be given beside this one."""
-    excluded = set()
-    for some, others in CONFLICTS:
-        if name in some:
-            excluded |= others
-        if name in others:
-            excluded |= some
-    return excluded
-
-
 def check_conflicts(values: dict) -> None:
     """Raise UserError if two of these options exclude each other."""
     used = [name for name, value in values.items() if not is_default(name, value)]
     for name, other in combinations(used, 2):
-        if other in excluded_by(name):
+        if frozenset((name, other)) in EXCLUDING:
             raise UserError(f"--{name} and --{other} cannot be combined: give one of them")
 
 
 def ended(values: dict, base: ModelOptions) -> dict:
     """Return the options of base that end because one that excludes them changes, with their defaults."""
-    excluded = set()
-    for name, value in values.items():
-        if value != getattr(base, name):
-            excluded |= excluded_by(name)
-    names = {name for name in excluded - values.keys() if hasattr(base, name)}
-    return {name: FIELDS[name].default for name in names}
+    changed = [name for name, value in values.items() if value != getattr(base, name)]
+    defaults = {}
+    for f in fields(base):
+        pairs = {frozenset((f.name, name)) for name in changed}
+        if f.name not in values and pairs & EXCLUDING:
+            defaults[f.name] = f.default
+    return defaults
 
 
 def check_demo(values: dict) -> None:

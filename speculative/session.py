@@ -59,10 +59,10 @@ class Session(Generic[AnyOptions]):
         self.functions = functions
         self.plan = make_plan(self.options, self.engine, functions)
         self.models.check_weights(self.plan)
-        self.smallest = self.models.smallest_context(self.plan)  # the model whose context limits the texts
-        self.n_ctx = self.smallest.n_ctx
+        self.limiting = self.models.smallest_context(self.plan)  # the model whose context limits the texts
+        self.n_ctx = self.limiting.n_ctx
         self.encoder = self.models.spec("target").encoder
-        self.most_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))  # of a prompt
+        self.max_prompt_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))
         self.prompts = self.prompts_that_fit(prompts)
         self.load()
         self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.models}
@@ -115,7 +115,7 @@ class Session(Generic[AnyOptions]):
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
         n_bytes = len(checked("the prompt", text, prompt).encode())
-        if n_bytes > self.most_bytes:  # encoding more takes much memory
+        if n_bytes > self.max_prompt_bytes:  # encoding more takes much memory
             raise UserError(
                 f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
             )
@@ -132,7 +132,7 @@ class Session(Generic[AnyOptions]):
             raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
         more = N + n_nodes(tree)
         if len(x) + more > self.n_ctx:
-            whose = "" if self.smallest.role == "target" else f" that {self.smallest} has"
+            whose = "" if self.limiting.role == "target" else f" that {self.limiting} has"
             raise UserError(
                 f"the prompt's {len(x)} tokens and {more} more exceed the context of {self.n_ctx} tokens{whose}: "
                 "shorten the prompt or lower --n_tokens_to_generate"

@@ -31,7 +31,7 @@ class Tree:
     tokens: list[int] = field(default_factory=list)  # [m]
     p: list = field(default_factory=list)  # [m, n_vocab]
     parents: list[int] = field(default_factory=list)  # [m]
-    children: list[list[int]] = field(default_factory=lambda: [[]])  # [1 + m], of each node
+    children: list = field(default_factory=lambda: [[]])  # [1 + m], of each node
 
     def add(self, parent: int, token: int, p) -> int:
         """Add a node and return its number."""
@@ -61,7 +61,7 @@ def draft_at(proposal: Any, node: int) -> tuple[int, Any]:  # -> id, [n_vocab]
     return int(proposal.tokens[node - 1]), proposal.p[node - 1]
 
 
-def children_of(proposal: Any) -> list[list[int]]:  # -> [1 + m]
+def children_of(proposal: Any) -> list:  # -> [1 + m]
     """The children of each node. The drafts of a Proposal are a chain: each is the only child of the one before."""
     if isinstance(proposal, Tree):
         return proposal.children

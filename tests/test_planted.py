@@ -254,11 +254,11 @@ def without_a_copy(models, *others):
 
 MISTAKES = [
     # (the check that sees it, where, what stands there, what stands there by mistake)
-    (check_conflicts, "options:check_conflicts", "if other in excluded_by(name)", "if other in ()"),
+    (check_conflicts, "options:check_conflicts", "in EXCLUDING", "in ()"),
     (check_no_effect, "options:check_effects", "row.useless(o)", "False"),
     (check_defaults, "options:is_default", 'name not in ("prompt", "K")', "True"),
     (check_defaults, "options:is_default", "value == FIELDS[name].default and", "False and"),
-    (check_change, "options:ended", "excluded |= excluded_by(name)", "pass"),
+    (check_change, "options:ended", "pairs & EXCLUDING", "False"),
     (check_change, "options:make_options", "replace(base, **ended(values, base), **values)", "kind(**values)"),
     (check_change, "options:read_values", 'if base and not f.metadata.get("live")', "if False"),
     (check_change, "options:read_values", "f.default if value is None else", "base and getattr(base, name) if value is None else"),

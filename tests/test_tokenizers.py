@@ -221,7 +221,7 @@ def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, tmp_pa
     encoder = read_encoder(tmp_path, 258)
     assert encoder.eot == eot
     if eot < 0:
-        session = Mock(encoder=encoder, most_bytes=32, options=Mock(special=True))
+        session = Mock(encoder=encoder, max_prompt_bytes=32, options=Mock(special=True))
         assert Session.encode(session, "<s>a") == [0, LETTERS["a"]]
         assert "the model has no end token to begin with" in refusal(Session.encode, session, "")
     else:

@@ -45,7 +45,7 @@ def names_with(part: str) -> str:
     return ", ".join(name for name, spec in DRAFTERS.items() if getattr(spec, part))
 
 
-def spec_named(name: Name, specs: Mapping[str, DrafterSpec]) -> DrafterSpec:
+def spec_named(name: Name, specs: Mapping) -> DrafterSpec:
     """Return the spec of a name, with its argument. Raises UserError."""
     spec = specs.get(name.name)
     if spec is None:
