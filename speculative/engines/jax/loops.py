@@ -113,7 +113,8 @@ class DeviceLoops:
         """
         K = self.K_of(name, N)
         lengths = lengths_of(prompts, N, K)
-        seed = int(rngs[0].integers(2**32))
+        [rng, *_] = rngs
+        seed = int(rng.integers(2**32))
         for first in range(0, len(prompts), self.batch):
             end = first + self.batch
             group = Group(prompts[first:end], first, N, K, *lengths)

@@ -210,7 +210,8 @@ class JaxPass:
         """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL). If padding would
         exceed the context, known tokens are fed once more."""
         least = SMALL if n_last == 0 else 1
-        n_rows = min(power_of_two(max(n - n_past, least)), self.n_ctx)
+        n_rows = power_of_two(max(n - n_past, least))
+        n_rows = min(n_rows, self.n_ctx)
         start = min(n_past, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
         tokens[: n - start] = self.tokens[start:n]
