@@ -27,7 +27,7 @@ from speculative.support.errors import UserError, did_you_mean
 ADAPTERS = Path(__file__).parent / "samplers"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # what is compiled cannot be followed
-MOST_NODES = 5_000  # fewer than the law's, since there are many samplers
+MOST_NODES, MOST_PATHS = 5_000, 500  # fewer than the law's, since there are many samplers
 HEADINGS = ("file", "function", "verdict", "distance", "cause", "lines added")
 
 
@@ -127,7 +127,7 @@ def row_in_a_process(folder: Path, name: str) -> Row:
 
 def child(root: str, name: str) -> None:
     """Print a row as JSON."""
-    check.MOST_NODES = MOST_NODES
+    check.MOST_NODES, check.MOST_PATHS = MOST_NODES, MOST_PATHS
     print(json.dumps(judge(Path(root), name)))
 
 
@@ -140,7 +140,7 @@ def main(argv: list[str]) -> None:
     if unknown:
         hint = did_you_mean(unknown[0], SAMPLERS)
         raise UserError(f"{unknown[0]:.80} is not a sampler of the list: python -m benchmarks public --help{hint}")
-    print(*(f"| {' | '.join(cells)} |" for cells in (HEADINGS, ["---"] * len(HEADINGS))), sep="\n")
+    print(*(f"|{'|'.join(cells)}|" for cells in (HEADINGS, ["---"] * len(HEADINGS))), sep="\n")
     for name in o.names or SAMPLERS:
         row = row_in_a_process(o.folder.resolve(), name)
-        print(f"| {' | '.join(row)} |", flush=True)
+        print(f"|{'|'.join(row)}|", flush=True)

@@ -77,6 +77,9 @@ SAMPLERS = {
         LITGPT,
         "the first token, drawn at line 245, is not among those returned (line 259)",
     ),
+    "pearl": Sampler(
+        "smart-lty/ParallelSpeculativeDecoding", "src/engine.py", "speculative_decoding", "5a6f369", ("accelerate",)
+    ),
     "lmflow": Sampler(
         "OptimalScale/LMFlow",
         "src/lmflow/pipeline/inferencer.py",
@@ -133,6 +136,7 @@ SAMPLERS = {
     ),
     "spec_bench_sps": Sampler(SPEC_BENCH, "model/sps/decoding.py", "_speculative_sampling", "fd2c1cd"),
     "transformers_installed": Sampler("huggingface/transformers", "", "_speculative_sampling", "v5.24.0"),
+    "vllm_0_8": Sampler(OF_VLLM[0], f"{OF_VLLM[1]}/rejection_sampler.py", "RejectionSampler", "v0.8.5", VLLM),
     "vllm_typical": Sampler(
         OF_VLLM[0],
         f"{OF_VLLM[1]}/typical_acceptance_sampler.py",
@@ -140,5 +144,19 @@ SAMPLERS = {
         "v0.8.5",
         VLLM,
         f"line 150: {TYPICAL}",
+    ),
+    "vllm_ascend": Sampler(*OF_ASCEND, "rejection_sample", "182b75e", ASCEND),
+    "vllm_ascend_block": Sampler(
+        *OF_ASCEND,
+        "rejection_sample with enable_block_verify",
+        "182b75e",
+        ASCEND,
+        "line 1573 compares products of random numbers with products of ratios",
+    ),
+    "aphrodite": Sampler(
+        "PygmalionAI/aphrodite-engine",
+        "aphrodite/modeling/layers/rejection_sampler.py",
+        "RejectionSampler",
+        "1fac86c",
     ),
 }
