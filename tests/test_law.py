@@ -3,6 +3,7 @@
 Rules, drafters and filters are tested because they are registered. Each test goes along every path of a decode.
 """
 
+import signal
 import time
 from functools import partial
 from itertools import groupby
@@ -20,11 +21,11 @@ from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
 from speculative.laws import check as check_law
 from speculative.laws import drawn, texts
-from speculative.laws.cases import CASES
+from speculative.laws.cases import CASES, in_rounds
 from speculative.laws.causes import BONUS, FROM, LOOP, MISTAKES, REST, TEST, planted
 from speculative.laws.forms import form_of
-from speculative.laws.paths import EXACT, distance, law_of
-from speculative.laws.texts import followed, law_of_texts
+from speculative.laws.paths import EXACT, NotAll, distance, law_of
+from speculative.laws.texts import errors_as_lines, followed, law_of_texts
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 
@@ -75,9 +76,14 @@ def test_every_filter_is_among_them():
 
 
 def is_slow(options):
-    """A match has a path for each pair of tokens, whatever drafts: the quick tests have it with a few drafters."""
-    quick = ("model", "prompt_lookup", "users")
-    return options.get("accept") == "match" and (options.get("drafter") not in quick or options.get("K") == "auto")
+    """A drafter sees neither the rule nor the filters, and they do not see the drafter: the quick tests have each
+    drafter and each filter with the first rule, and each rule with a few drafters. All copies of the target are alike,
+    and the last window of K = 2 is one of K = 1."""
+    drafter, K = options.get("drafter"), options.get("K", "tree")
+    if drafter in ("float16", "bfloat16", "int4") or (K[0] == 1 and drafter != "model"):
+        return True
+    is_dear = options["accept"] == "match" and K == "auto"  # it has a path for each pair of tokens
+    return options["accept"] != LOSSLESS[0] and (is_dear or drafter not in ("model", "prompt_lookup", "users"))
 
 
 SOME_SLOW = [pytest.param(o, marks=[pytest.mark.slow] * is_slow(o), id=str(o)) for o in DECODES]
@@ -85,9 +91,9 @@ SOME_SLOW = [pytest.param(o, marks=[pytest.mark.slow] * is_slow(o), id=str(o)) f
 
 @pytest.mark.parametrize("options", SOME_SLOW)
 def test_the_output_is_the_targets(world, options):
-    drafter = options.get("drafter")
-    short = drafter != "heads" and ("tree" in options or (options["K"] == "auto" and drafter != "model"))
-    assert world(**options).distance(3 if short or not drafter else 4) < EXACT
+    drafter, accept, K = options.get("drafter"), options["accept"], options.get("K")
+    is_long = drafter == "heads" or (drafter == "model" and accept != "match" and K == (2,))
+    assert world(**options).distance(4 if is_long else 3) < EXACT
 
 
 @pytest.mark.parametrize("has_fast_int8", [False, True])
@@ -97,7 +103,7 @@ def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, has_fast
     monkeypatch.setattr(CEngine, "has_fast_int8", lambda engine: has_fast_int8)
     made = world(fast=True, **options)
     assert made.session.options.drafter == "int8/" * has_fast_int8 + "prompt_lookup+model"
-    assert made.distance(4) < EXACT
+    assert made.distance(3) < EXACT
 
 
 def test_k_that_chooses_itself_takes_several_values(world):
@@ -118,14 +124,14 @@ def test_k_that_chooses_itself_takes_several_values(world):
 
 @pytest.mark.parametrize(("accept", "K"), WITH_LOOKAHEAD)
 def test_a_rule_is_lossless_if_it_says_so_and_only_then(world, accept, K):
-    distance = max(world(seed=seed, accept=accept, **lookahead_of(K, "model")).distance(3) for seed in range(3))
+    distance = max(world(seed=seed, accept=accept, **lookahead_of(K, "model")).distance(3) for seed in range(2))
     assert distance < EXACT if parse_rule(accept).lossless else distance > 1e-3
 
 
 @pytest.mark.parametrize(("accept", "K"), WITH_LOOKAHEAD)
 def test_the_chance_of_acceptance_is_how_often_it_happens(world, accept, K):
     """Of the first draft, over all paths. (A tree's first siblings: one of them.)"""
-    for seed in range(3):
+    for seed in range(2):
         made = world(seed=seed, accept=accept, draft_temperature=0.7, **lookahead_of(K, "model"))
 
         def first(rng, made=made):
@@ -208,6 +214,8 @@ from random import random as from_random
 import numpy as np
 
 OF_A_MODULE = np.random.default_rng(0)
+OF_PYTHON = random.Random(0)
+IN_A_TUPLE = (np.random.default_rng(1), 0)
 TWIN = np.random.default_rng(0)
 
 def normalized(p):
@@ -308,11 +316,15 @@ OTHER_MISTAKES = [
 ALL_MISTAKES = [*MISTAKES, *OTHER_MISTAKES]
 
 
+IN_ROUNDS = in_rounds(CASES)
+FEW_CASES = [case for case in CASES[::16] if case.n_vocab < 64]  # a race of 64 takes long
+
+
 def in_the_blogs_form(*replaced):
     return planted(HELPERS + LOOP, "speculative_sampling", *replaced)
 
 
-def first_wrong(function, cases=CASES):
+def first_wrong(function, cases=IN_ROUNDS):
     """The first case whose law is not the target's, if any of those that are small enough."""
     decode = form_of(function, {}).decode
     with followed(function):
@@ -375,7 +387,7 @@ def test_each_line_of_the_cases_sees_a_mistake_that_only_it_sees():
 
 @pytest.fixture
 def few_cases(monkeypatch):
-    monkeypatch.setattr(check_law, "CASES", CASES[::5])
+    monkeypatch.setattr(check_law, "CASES", FEW_CASES)
 
 
 def echo(x, k):  # a drafter
@@ -386,13 +398,15 @@ def test_what_is_right_is_lossless_and_a_rule_as_it_says_itself(few_cases):
     rules = [parse_rule(name) for name in RULE_NAMES]
     right = [in_the_blogs_form(), sampling.speculative_sampling, sampling.sample, sampling.max_fn, echo]
     assert [check_law.check_law(function).lossless for function in right] == [True] * len(right)
-    assert [check_law.check_law(rule.accept).lossless for rule in rules] == [rule.lossless for rule in rules]
+    assert [first_wrong(rule.accept, FEW_CASES) is None for rule in rules] == [rule.lossless for rule in rules]
 
 
 IN_OTHER_STYLES = [
     # (what stands there, what stands there in another style)
     (U, "OF_A_MODULE.random()"),
     (U, "from_random()"),
+    (U, "OF_PYTHON.random()"),
+    (U, "IN_A_TUPLE[0].random()"),
     (U, "OF_A_MODULE.random(dtype=np.float32)"),
     (TEST, f"1 - u <= {RATIO}"),
     (TEST, f"np.log(np.random.uniform(size=1)[0]) < np.log({RATIO})"),
@@ -495,9 +509,16 @@ OF_WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("way", "old", "new"), [row[:3] for row in OF_WAYS])
+def test_the_way_of_others_is_lossless_and_with_a_mistake_it_is_not(way, old, new):
+    assert first_wrong(planted(WAYS, way), FEW_CASES) is None
+    assert first_wrong(planted(WAYS, way, old, new))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "old", "new", "cause"), OF_WAYS)
-def test_the_way_of_others_is_lossless_and_with_a_mistake_it_is_not(way, old, new, cause):
-    assert first_wrong(planted(WAYS, way)) is None
+def test_the_cause_is_named_in_the_way_of_others(way, old, new, cause):
+    assert speculative.law(planted(WAYS, way)).lossless
     verdict = speculative.law(planted(WAYS, way, old, new))
     assert not verdict.lossless
     assert cause in verdict.cause if cause else verdict.cause is None
@@ -550,6 +571,22 @@ def test_only_what_is_computed_counts_as_slow(monkeypatch):
     with followed(waits_once):
         law = law_of_texts(form_of(waits_once, {}).decode, CASES[0])
     assert distance(law, CASES[0].law()) < EXACT
+
+
+def test_a_program_that_sees_the_path_before_has_no_law():
+    seen = [None]
+
+    def program(rng):
+        seen.append(rng.random() < 0.5)
+        return tuple(seen[-2:])
+
+    with pytest.raises(NotAll):
+        law_of(program)
+
+
+def test_the_end_of_the_process_is_no_error_of_its_code():
+    with pytest.raises(SystemExit), errors_as_lines():
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 DRAWER = """
@@ -613,7 +650,7 @@ def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkey
     assert len(followed) == len({*followed}) == len({case.line for case in CASES})
 
 
-def test_a_loop_of_our_form_adds_exactly_n_tokens():
+def test_a_loop_of_our_form_adds_exactly_n_tokens(few_cases):
     def one_more(x, draft, target_model, N, K, rng):
         return sampling.speculative_sampling(x, draft, target_model, N + 1, K, rng)
 

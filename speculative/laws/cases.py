@@ -1,7 +1,7 @@
 """The cases of the check: random models of a few tokens whose laws can be written down, and the lengths."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -14,14 +14,14 @@ RARE = 2.0**-13  # the least of the target's probabilities above 0
 SMALLEST = RARE / 2  # of the draft's
 
 
-def coarse(rng, n_vocab: int, parts: int = 64) -> np.ndarray:  # -> [n_vocab]
+def coarse(rng, n_vocab, parts=64):  # -> [n_vocab]
     """A row of multiples of 1 / parts: zeros, ties and, if the parts are few, one-hot rows are among them."""
     keep = rng.random(n_vocab) < 0.7  # [n_vocab]
     keep[rng.integers(n_vocab)] = True
     return rng.multinomial(parts, keep / keep.sum()).astype(np.float32) / parts
 
 
-def fine(rng, n_vocab: int, support: int | None = None, forks=1.0, octaves=13) -> np.ndarray:  # -> [n_vocab]
+def fine(rng, n_vocab, support=None, forks=1.0, octaves=13):  # -> [n_vocab]
     """A row of multiples of 2^-16, of every size from 1 down to RARE.
 
     support: the number of entries above 0 in a share `forks` of the rows; the others are one-hot. octaves: log2 of the
@@ -39,7 +39,7 @@ def fine(rng, n_vocab: int, support: int | None = None, forks=1.0, octaves=13) -
     return q
 
 
-def near(q: np.ndarray, moved: float) -> np.ndarray:  # [n_vocab] -> the same
+def near(q, moved):  # [n_vocab] -> the same
     """The row with this much moved from its largest probability to its smallest."""
     p = q.copy()
     p[q.argmax()] -= moved
@@ -47,68 +47,29 @@ def near(q: np.ndarray, moved: float) -> np.ndarray:  # [n_vocab] -> the same
     return p
 
 
-def with_rare(rng, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
+def with_rare(rng, n_vocab):  # -> [n_vocab]
     """A fine row whose smallest probability is RARE."""
     q = fine(rng, n_vocab)  # [n_vocab]
     return near(q, RARE - q.min())
 
 
-def swapped(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
+def swapped(q):  # [n_vocab] -> the same
     """The row with its probabilities above 0 in the opposite order."""
     p = q.copy()
     p[q > 0] = q[q > 0][::-1]
     return p
 
 
-def one_hot(rng, n_vocab: int) -> np.ndarray:  # -> [n_vocab]
+def one_hot(rng, n_vocab):  # -> [n_vocab]
     """A row that is sure of a random token."""
     return np.eye(n_vocab, dtype=np.float32)[rng.integers(n_vocab)]
 
 
-def likeliest(q: np.ndarray) -> np.ndarray:  # [n_vocab] -> the same
+def likeliest(q):  # [n_vocab] -> the same
     return GREEDY(q[None])[0]
 
 
-# ---- Kinds of rows ---------------------------------------------------------------------------------------------------
-
-
-class Kind(NamedTuple):
-    """How the rows of a case are made. place: the number of tokens after the prompt."""
-
-    target: Callable  # target(rng, n_vocab, place) -> [n_vocab]
-    draft: Callable  # draft(rng, q, place) -> [n_vocab]
-
-
-def drawn_fine(rng, q, place):
-    return fine(rng, len(q))
-
-
-def few_forks(forks: float) -> Kind:
-    """Two tokens with this chance, else one: of few paths, for longer texts."""
-    return Kind(lambda rng, n, place: fine(rng, n, 2, forks), lambda rng, q, place: swapped(q))
-
-
-def at_places(places: tuple[int, ...], target: Callable, draft: Callable) -> Kind:
-    """At these places rows of these kinds; at all others, both are sure of the same token."""
-
-    def target_row(rng, n, place):
-        return target(rng, n, place) if place in places else one_hot(rng, n)
-
-    def draft_row(rng, q, place):
-        return draft(rng, q, place) if place in places else q
-
-    return Kind(target_row, draft_row)
-
-
-def all_fine(rng, n, place):
-    return fine(rng, n)
-
-
-def wide(rng, n, place):
-    return fine(rng, n, octaves=11)
-
-
-def exchanged(rng, q, place):
+def exchanged(q):  # [n_vocab] -> the same
     """The row with its two largest probabilities in each other's place: a draft's p, of which few tokens are rejected,
     and those are replaced by few."""
     p = q.copy()
@@ -117,45 +78,46 @@ def exchanged(rng, q, place):
     return p
 
 
-def in_quarters(rng, n, place):
-    return coarse(rng, n, 4)
+# ---- Kinds of rows ---------------------------------------------------------------------------------------------------
 
 
-def drawn_in_quarters(rng, q, place):
-    return coarse(rng, len(q), 4)
+class Kind(NamedTuple):
+    """How the rows of a case are made."""
+
+    target: Callable  # target(rng, n_vocab) -> q [n_vocab]
+    draft: Callable  # draft(rng, q) -> p [n_vocab]
+    places: tuple[int, ...] | None = None  # tokens after the prompt; if there are fewer or more, p and q are one-hot
 
 
-def rarely_wide(rng, n, place):
-    return fine(rng, n, forks=0.05, octaves=11)
+def few_forks(forks: float) -> Kind:
+    """Two tokens with this chance, else one: of few paths, for longer texts."""
+    return Kind(partial(fine, support=2, forks=forks), lambda rng, q: swapped(q))
 
 
-def sure_token(rng, q, place):
-    return likeliest(fine(rng, len(q)))
-
-
-def same_token(rng, q, place):
-    return likeliest(q)
+def like(row: Callable, **options) -> Callable:
+    """The draft's row as another row of this kind."""
+    return lambda rng, q: row(rng, len(q), **options)
 
 
 KINDS: dict[str, Kind] = {
-    "small": Kind(all_fine, drawn_fine),
-    "coarse": Kind(in_quarters, drawn_in_quarters),
-    "near": Kind(lambda rng, n, place: with_rare(rng, n), lambda rng, q, place: near(q, RARE)),
-    "surer": Kind(lambda rng, n, place: with_rare(rng, n), lambda rng, q, place: near(q, -SMALLEST)),
+    "small": Kind(fine, like(fine)),
+    "coarse": Kind(partial(coarse, parts=4), like(coarse, parts=4)),
+    "near": Kind(with_rare, lambda rng, q: near(q, RARE)),
+    "surer": Kind(with_rare, lambda rng, q: near(q, -SMALLEST)),
     # Two residuals of several tokens in one window.
-    "full": at_places((0, 1), all_fine, drawn_fine),
+    "full": Kind(fine, like(fine), (0, 1)),
     "pairs": few_forks(0.6),
     "chain": few_forks(0.3),
     "long": few_forks(0.15),
     "longest": few_forks(0.1),
     # A draft that is sure of itself: residuals of several tokens in few paths.
-    "sure": Kind(in_quarters, same_token),
+    "sure": Kind(partial(coarse, parts=4), lambda rng, q: likeliest(q)),
     # A choice that comes late in a window.
-    "third": at_places((2,), all_fine, drawn_fine),
+    "third": Kind(fine, like(fine), (2,)),
     # More tokens than the usual top-k keeps: to replace a draft, as bonus token, and to draft.
-    "wide": Kind(rarely_wide, sure_token),
-    "bonus": at_places((1,), wide, same_token),
-    "drafts": at_places((0,), wide, exchanged),
+    "wide": Kind(partial(fine, forks=0.05, octaves=11), lambda rng, q: likeliest(fine(rng, len(q)))),
+    "bonus": Kind(partial(fine, octaves=11), lambda rng, q: likeliest(q), (1,)),
+    "drafts": Kind(partial(fine, octaves=11), lambda rng, q: exchanged(q), (0,)),
 }
 
 
@@ -197,15 +159,18 @@ class Case(NamedTuple):
         """The draft and the target."""
         kind = KINDS[self.kind]
 
+        def is_sure(context):
+            return kind.places is not None and len(context) - self.n_prompt not in kind.places
+
         @cache
         def q(*context):
             rng = generator_of(2 * self.number + 1, *context)
-            return kind.target(rng, self.n_vocab, len(context) - self.n_prompt)
+            return one_hot(rng, self.n_vocab) if is_sure(context) else kind.target(rng, self.n_vocab)
 
         @cache
         def p(*context):
             rng = generator_of(2 * self.number, *context)
-            return kind.draft(rng, q(*context), len(context) - self.n_prompt)
+            return q(*context) if is_sure(context) else kind.draft(rng, q(*context))
 
         return model_of(p), model_of(q)
 
@@ -256,13 +221,12 @@ def in_rounds(cases: list[Case]) -> list[Case]:
     """The case with the fewest texts of each line, and so on up to the one with the most: after the first half of all
     come the halves of all lines. Those with one or two texts, which show little, come last."""
 
-    def size(case: Case) -> tuple[bool, int]:
+    def size(case):
         n_texts = len(case.law())
         return n_texts < 3, n_texts
 
-    rounds: list[tuple[float, Case]] = []
+    places: dict[Case, float] = {}  # its place in its line, from 0 to 1
     for _, group in groupby(cases, key=lambda case: case.line):
         line = sorted(group, key=size)
-        rounds += [(i / len(line), case) for i, case in enumerate(line)]
-    rounds.sort(key=lambda pair: pair[0])
-    return [case for _, case in rounds]
+        places |= {case: i / len(line) for i, case in enumerate(line)}
+    return sorted(places, key=places.__getitem__)

@@ -117,17 +117,18 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
 
     At another temperature the logarithms of both rows, without their means, differ by a factor, which is the power.
     """
-    logs = []  # of both rows, [n] twice
+    logs = []  # of the target's row and of f, [n] twice
     is_cut = False
     for case, law in laws.items():
         q = case.models()[1](case.prompt, 1)[0].astype(float)  # [n_vocab]
         f = np.bincount([text[0] for text in law], [*law.values()], case.n_vocab)  # [n_vocab]
         kept = f > 0  # [n_vocab]
-        is_likeliest = max(q[~kept], default=0) <= min(q[kept])
-        if not is_likeliest or min(q[kept]) == 0:
+        least = min(q[kept])
+        if least == 0 or max(q[~kept], default=0) > least:
             return None
         is_cut |= q[~kept].any()
-        logs.append([np.log(row[kept]) - np.log(row[kept]).mean() for row in (q, f)])
+        both = np.log([q[kept], f[kept]])  # [2, n]
+        logs.append(both - both.mean(axis=1, keepdims=True))
     log_q, log_f = np.concatenate(logs, axis=1)  # [n] each
     power = log_q @ log_f / (log_q @ log_q) if log_q.any() else 1.0
     if not np.allclose(log_f, power * log_q, 1e-4, 1e-4):
@@ -142,8 +143,7 @@ def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str
     law is not the target's."""
     lines = defaultdict(list)  # the wrong cases first, then the others, each by its line of cases
     for case in sorted(laws, key=lambda case: len(laws[case]) * 9**case.K):
-        is_right = case not in wrong
-        lines[is_right, case[:5]].append(case)
+        lines[case not in wrong, case.line].append(case)
     cases = [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
 
     def has_laws(other: Callable, laws: dict[Case, dict], **how) -> bool:
@@ -160,11 +160,11 @@ def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str
     # The blog's windows have always K drafts, ours end with the text; and in the blog's an empty residual is NaN.
     for is_blogs in (True, False):
         form = ("IS_BLOGS = HAS_NAN = True", f"IS_BLOGS, HAS_NAN = {is_blogs}, {has_nan}")
-        loops = ((name, planted(LOOP, "speculative_sampling", *form, *replaced)) for name, *replaced in MISTAKES)
-        causes = []
-        for name, loop in loops:
-            if has_laws(form_of(loop, {}).decode, laws) and name not in causes:
-                causes.append(name)
+        causes = {}  # without those of the same name
+        for name, *replaced in MISTAKES:
+            loop = planted(LOOP, "speculative_sampling", *form, *replaced)
+            if has_laws(form_of(loop, {}).decode, laws):
+                causes[name] = True
         if 0 < len(causes) < 3:
             return " or ".join(causes)
     return None if has_nan else other_rows(laws)

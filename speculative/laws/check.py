@@ -24,13 +24,13 @@ from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.causes import cause_of
 from speculative.laws.drawn import draw_texts
 from speculative.laws.forms import FORMS, Form, form_of
-from speculative.laws.models import Way, ways
 from speculative.laws.paths import EXACT, NotAll, TooManyPaths, Walk, distance
 from speculative.laws.texts import MOST_PATHS, errors_as_lines, followed, law_of_texts
 from speculative.laws.words import counterexample, coverage, drawn_in_words
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.progress import working
 
+FEWER_PATHS = MOST_PATHS // 8  # of a case, once another is wrong
 MOST_NODES = 80_000  # random numbers and calls of models, in all cases
 N_TRIED = 4  # cases by which a way is chosen
 STATUS = {True: 0, False: 1, None: 2}
@@ -87,7 +87,7 @@ def check_law(function: Callable) -> Verdict:
     cause = None
     try:
         with working("following every path", len(CASES), "case", delay=2) as bar, followed(function):
-            form.way = first_that_works(form)
+            form.choose_way(lambda: is_right(form))
             follow(form, findings, bar)
             cause = cause_of(form.decode, findings.laws, findings.wrong) if findings.wrong else None
     except UserError as error:
@@ -98,25 +98,11 @@ def check_law(function: Callable) -> Verdict:
     return in_words(findings, cause)
 
 
-def first_that_works(form: Form) -> Way:
-    """The way to give it texts and models: the first with which it is right, else the first without an error."""
-    errors: list[UserError] = []
-    working_ways: list[Way] = []
-    for form.way in ways():
-        tried = Findings()
-        try:
-            for case in in_rounds(CASES)[:N_TRIED]:
-                tried.add(case, law_of_texts(form.decode, case))
-        except UserError as error:
-            errors.append(error)
-            continue
-        if not tried.wrong:
-            return form.way
-        working_ways.append(form.way)
-    if not working_ways:
-        form.way = ways()[0]
-        raise errors[0]
-    return working_ways[0]
+def is_right(form: Form) -> bool:
+    """Whether the first cases have the target's laws, in the form's way. Raises UserError."""
+    first = in_rounds(CASES)[:N_TRIED]
+    laws = [law_of_texts(form.decode, case) for case in first]
+    return all(distance(law, case.law()) <= EXACT for law, case in zip(laws, first, strict=True))
 
 
 def follow(form: Form, findings: Findings, bar) -> None:
@@ -126,14 +112,14 @@ def follow(form: Form, findings: Findings, bar) -> None:
     n_skipped = 0
     for case in in_rounds(CASES):
         bar.update(1)
-        if vocabulary(case) in findings.left_out or (Walk.n_nodes > until and case.line in lines):
-            n_skipped += vocabulary(case) not in findings.left_out
+        if vocabulary(case) in findings.left_out:
+            continue
+        if Walk.n_nodes > until and case.line in lines:
+            n_skipped += 1
             continue
         lines.add(case.line)  # also if it has too many paths: the next one of the line has more texts
         try:
-            findings.add(case, law_of_texts(form.decode, case, MOST_PATHS // 8 if findings.wrong else MOST_PATHS))
-            if case in findings.wrong[:1] and distance(findings.laws[case], law_of_texts(form.decode, case)) > EXACT:
-                raise NotAll
+            findings.add(case, law_of_case(form, case, findings))
         except NotAll:
             raise
         except TooManyPaths:
@@ -147,6 +133,15 @@ def follow(form: Form, findings: Findings, bar) -> None:
     if n_skipped:
         limits = f"more than {MOST_PATHS:,} paths, or {MOST_NODES:,} random numbers and calls in all"
         findings.left_out[f"{n_skipped} cases"] = limits
+
+
+def law_of_case(form: Form, case: Case, findings: Findings) -> dict:
+    """The law of a case. The first wrong one is asked for twice. Raises UserError, NotAll if it differs."""
+    law = law_of_texts(form.decode, case, FEWER_PATHS if findings.wrong else MOST_PATHS)
+    is_first_wrong = not findings.wrong and distance(law, case.law()) > EXACT
+    if is_first_wrong and distance(law, law_of_texts(form.decode, case)) > EXACT:
+        raise NotAll
+    return law
 
 
 def vocabulary(case: Case) -> str:
@@ -171,12 +166,12 @@ def in_words(findings: Findings, cause: str | None) -> Verdict:
 def by_draws(function: Callable, form: Form, reason: str) -> Verdict:
     """The verdict on texts that are drawn. Raises UserError with the error that the function raises then, too."""
     with working("drawing texts", None, "text", delay=2):
-        drawn = draw_texts(function, form)
-    words = drawn_in_words(drawn, reason)
-    if not drawn.wrong:
-        return Verdict(None, drawn.least, None, None, words, words)
-    far = distance(drawn.law(), drawn.wrong.law())
-    return Verdict(False, far, drawn.wrong, None, words, words)
+        draws = draw_texts(function, form)
+    words = drawn_in_words(draws, reason)
+    if not draws.wrong:
+        return Verdict(None, draws.least(), None, None, words, words)
+    far = distance(draws.law(), draws.wrong.law())
+    return Verdict(False, far, draws.wrong, None, words, words)
 
 
 # ---- The command -----------------------------------------------------------------------------------------------------
@@ -202,7 +197,7 @@ def function_in(path: str, name: str) -> Callable:
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), errors_as_lines():
         defined = runpy.run_path(str(file), run_name="law")
     if not callable(defined.get(name)):
-        functions = [name for name, one in defined.items() if inspect.isfunction(one) and one.__module__ == "law"]
+        functions = [key for key, thing in defined.items() if inspect.isfunction(thing) and thing.__module__ == "law"]
         hint = did_you_mean(name, functions)
         raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}{hint}")
     return defined[name]

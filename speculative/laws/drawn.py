@@ -8,18 +8,15 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 
 from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.forms import Form
-from speculative.laws.models import Way, ways
 from speculative.laws.replaced import Salted
 from speculative.laws.texts import followed, program_of
 from speculative.laws.traced import TracedRandom
-from speculative.support.errors import UserError
 
 SIGMAS = 5  # of the statistic, which chance passes once in 3 million
 POWER = 1.65  # standard deviations by which a loss would have passed that, 19 times out of 20
@@ -31,11 +28,14 @@ N_CASES = 2  # of each line
 
 
 class Draws:
-    """Texts of each case, by number. What stands in the place of seeds asks for the number."""
+    """Texts of each case, by number. The stand-ins of seeds ask for the number."""
 
     def __init__(self, form: Form, cases: list[Case]):
+        self.cases = cases
         self.counts: dict[Case, Counter] = {case: Counter() for case in cases}
         self.programs = {case: program_of(form.decode, case) for case in cases}
+        self.wrong: Case | None = None
+        self.n_texts = 0  # of each case
         self.number = 0
         self.stand_ins = Salted(lambda: self.number)
 
@@ -51,78 +51,53 @@ class Draws:
             text = self.programs[case](np.random.Generator(np.random.PCG64(self.stand_ins.seed("rng"))))
             self.counts[case][text] += 1
 
-    def forget(self) -> None:
-        for counts in self.counts.values():
-            counts.clear()
+    def is_far(self, case: Case) -> bool:
+        return sigmas(self.counts[case], case.law()) > SIGMAS
+
+    def are_right(self) -> bool:
+        """Whether new texts of a few cases follow the law."""
+        for case in self.cases[:N_CASES]:
+            self.counts[case].clear()
+            self.draw(case, ROUND)
+        return not any(map(self.is_far, self.cases[:N_CASES]))
+
+    def is_far_twice(self, case: Case) -> bool:
+        """Whether neither its texts follow the law, nor as many new ones."""
+        if not self.is_far(case):
+            return False
+        self.counts[case].clear()
+        self.draw(case, self.n_texts)
+        return self.is_far(case)
 
     def are_constant(self) -> bool:
         """Whether each case that should have several texts has one, as from a fixed seed."""
         return all(len(counts) == 1 for case, counts in self.counts.items() if len(case.law()) > 1)
 
-
-class Drawn(NamedTuple):
-    """What was seen."""
-
-    n_texts: int  # of each case
-    cases: list[Case]
-    wrong: Case | None
-    counts: Counter  # of the texts of the wrong case
-    least: float  # the distance from the law that would have shown
-    is_constant: bool  # whether it is always the same text
-
     def law(self) -> dict:
         """The law of the wrong case, as far as its texts tell."""
-        return {text: n / self.counts.total() for text, n in self.counts.items()}
+        counts = self.counts[self.wrong]
+        return {text: n / counts.total() for text, n in counts.items()}
+
+    def least(self) -> float:
+        """The distance from the law that would have shown."""
+        return max(detectable(case, self.n_texts) for case in self.cases)
 
 
-def draw_texts(function: Callable, form: Form) -> Drawn:
+def draw_texts(function: Callable, form: Form) -> Draws:
     """Draw as many texts as there is time for. Raises UserError if the function does."""
-    cases = [case for case in in_rounds(CASES) if case.number < N_CASES and case.n_vocab < 64]
-    draws = Draws(form, cases)
+    draws = Draws(form, [case for case in in_rounds(CASES) if case.number < N_CASES and case.n_vocab < 64])
     until = time.monotonic() + SECONDS
-    n_texts = 0
     with followed(function, draws.stand_ins):
-        form.way = first_that_works(form, draws)
-        while not n_texts or (n_texts < MOST_TEXTS and time.monotonic() < until):
-            n_texts += ROUND
-            for case in cases:
+        form.choose_way(draws.are_right)
+        for counts in draws.counts.values():
+            counts.clear()
+        while not draws.n_texts or (draws.n_texts < MOST_TEXTS and time.monotonic() < until):
+            draws.n_texts += ROUND
+            for case in draws.cases:
                 draws.draw(case, ROUND)
-        is_constant = draws.are_constant()
-        wrong = None if is_constant else next(failed_twice(draws, n_texts), None)
-    least = max(detectable(case, n_texts) for case in cases)
-    return Drawn(n_texts, cases, wrong, draws.counts[wrong or cases[0]], least, is_constant)
-
-
-def first_that_works(form: Form, draws: Draws) -> Way:
-    """The way to give it texts and models: the first whose texts follow the law, else the first without an error."""
-    errors: list[UserError] = []
-    right: list[bool] = []
-    tried: list[Way] = []
-    for form.way in ways():
-        try:
-            for case in [*draws.counts][:N_CASES]:
-                draws.draw(case, ROUND)
-        except UserError as error:
-            errors.append(error)
-            continue
-        tried.append(form.way)
-        right.append(all(sigmas(counts, case.law()) < SIGMAS for case, counts in draws.counts.items() if counts))
-        draws.forget()
-        if right[-1]:
-            break
-    if not tried:
-        raise errors[0]
-    return tried[right.index(True)] if any(right) else tried[0]
-
-
-def failed_twice(draws: Draws, n_texts: int) -> Iterator[Case]:
-    """The cases whose texts do not follow the law, nor do other ones."""
-    for case in draws.counts:
-        if sigmas(draws.counts[case], case.law()) > SIGMAS:
-            draws.counts[case] = Counter()
-            draws.draw(case, n_texts)
-            if sigmas(draws.counts[case], case.law()) > SIGMAS:
-                yield case
+        if not draws.are_constant():
+            draws.wrong = next(filter(draws.is_far_twice, draws.cases), None)
+    return draws
 
 
 def sigmas(counts: Counter, law: dict) -> float:
@@ -131,14 +106,15 @@ def sigmas(counts: Counter, law: dict) -> float:
     n = counts.total()
     if counts.keys() - law.keys():
         return np.inf
-    usual = [text for text, q in law.items() if n * q >= USUAL]
-    observed = np.array([counts[text] for text in usual])
-    expected = np.array([n * law[text] for text in usual])
-    n_others = n - expected.sum()
-    if n_others > 0.5:
-        observed = np.append(observed, n - observed.sum())
-        expected = np.append(expected, n_others)
-    statistic = np.sum((observed - expected) ** 2 / expected)
+    expected: Counter = Counter()
+    observed: Counter = Counter()
+    for text, q in law.items():
+        group = text if n * q >= USUAL else "others"
+        expected[group] += n * q
+        observed[group] += counts[text]
+    if expected["others"] <= 0.5:
+        del expected["others"]
+    statistic = sum((observed[group] - n_expected) ** 2 / n_expected for group, n_expected in expected.items())
     freedom = max(1, len(expected) - 1)
     spread = 2 / (9 * freedom)
     return ((statistic / freedom) ** (1 / 3) - 1 + spread) / spread**0.5
@@ -149,11 +125,11 @@ def detectable(case: Case, n: int) -> float:
 
     The statistic of freedom f has the mean f + n (2d)², and twice the variance f + 2 n (2d)².
     """
-    usual = [q for q in case.law().values() if n * q >= USUAL]
-    freedom = max(1, len(usual))
+    n_usual = sum(n * q >= USUAL for q in case.law().values())
+    freedom = max(1, n_usual)
     limit = SIGMAS * np.sqrt(2 * freedom)
-    added = limit
-    for _ in range(20):  # until it changes no more
-        variance = 2 * (freedom + 2 * added)
-        added = limit + POWER * np.sqrt(variance)
+    # What is added is `limit` and POWER standard deviations, whose variance is 2 (freedom + 2 added): a quadratic.
+    middle = limit + 2 * POWER**2
+    width = middle**2 - limit**2 + 2 * POWER**2 * freedom
+    added = middle + np.sqrt(width)
     return float(np.sqrt(added / n) / 2)

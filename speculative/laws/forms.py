@@ -4,15 +4,15 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from speculative.drafters.base import Context, DrafterSpec
+from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
 from speculative.drafters.user import as_drafter
 from speculative.filters import GREEDY
-from speculative.laws.models import WAYS, AnyModel, Way
+from speculative.laws.models import WAYS, AnyModel, Way, ways
 from speculative.laws.paths import TooManyPaths
 from speculative.laws.texts import ids_of
 from speculative.laws.traced import NoDistribution
@@ -49,6 +49,22 @@ class Form:
         """The tokens after the prompt."""
         raise NotImplementedError
 
+    def choose_way(self, is_right: Callable[[], bool]) -> None:
+        """Take the first way with which it is right, else the first without an error. Raises UserError if none is."""
+        errors: list[UserError] = []
+        without_error: list[Way] = []
+        for way in ways():
+            self.way = way
+            try:
+                if is_right():
+                    return
+                without_error.append(way)
+            except UserError as error:
+                errors.append(error)
+        if not without_error:
+            raise errors[0]
+        self.way = without_error[0]
+
 
 class Blogs(Form):
     """speculative_sampling(x, draft_model, target_model, N, K)."""
@@ -58,7 +74,8 @@ class Blogs(Form):
     def decode(self, draft, target, case, rng):
         x = self.way.text(case.prompt)
         models = [AnyModel(model, case.n_vocab, self.way) for model in (draft, target)]
-        text = ids_of(self.function(x, *models, case.N, case.K, *self.more(rng)), case.n_vocab)
+        returned = self.function(x, *models, case.N, case.K, *self.more(rng))
+        text = ids_of(returned, case.n_vocab)
         if self.has_prompt is None:
             self.has_prompt = text[: case.n_prompt] == case.prompt
         text = text[case.n_prompt :] if self.has_prompt else text
@@ -81,15 +98,15 @@ class OneByOne(Form):
 class Loop(Form):
     """A loop of our form, which yields Steps."""
 
-    drafter: DrafterSpec | None = None
-
     @property
     def loop(self) -> Callable:
         return self.function
 
+    def drafter(self, draft, context: Context) -> Callable:
+        return model_drafter(lambda x: draft(x, 1), context.rng)
+
     def decode(self, draft, target, case, rng):
-        context = Context(case.n_vocab, rng, GREEDY, False, {})
-        propose = self.drafter.chain(context) if self.drafter else model_drafter(lambda x: draft(x, 1), rng)
+        propose = self.drafter(draft, Context(case.n_vocab, rng, GREEDY, False, {}))
         steps = self.loop(case.prompt, propose, lambda x, n_last=1: target(x, n_last), case.N, case.K, rng)
         return [token for step in steps for token in step.tokens]
 
@@ -97,10 +114,10 @@ class Loop(Form):
 class Drafter(Loop):
     """A drafter (x, k), in our loop."""
 
-    @property
-    def loop(self):
-        self.drafter = as_drafter(self.function)
-        return speculative_sampling
+    loop = staticmethod(speculative_sampling)
+
+    def drafter(self, draft, context):
+        return as_drafter(self.function).chain(context)
 
 
 class Rule(Loop):
@@ -129,104 +146,85 @@ class Residual(Rule):
     def tokens(self, proposal, q, rng):
         for i, j in enumerate(proposal.tokens):
             p = proposal.p[i]  # [n_vocab]
-            if rng.random() < q[i][j] / p[j]:
-                continue
-            rest = self.function(q[i] - p)  # [n_vocab]
-            own = rng.choice(len(rest), p=rest)
-            return [*proposal.tokens[:i], own]
+            if rng.random() >= q[i][j] / p[j]:
+                rest = self.function(q[i] - p)  # [n_vocab]
+                own = rng.choice(len(rest), p=rest)
+                return [*proposal.tokens[:i], own]
         return [*proposal.tokens, sample(q[-1], rng)]
 
 
-class OfHuggingFace(Rule):
-    """A rule with the parameters of Hugging Face's: logits of one text, and the text so far with its drafts."""
+class WithParameters(Rule):
+    """A rule that is called with other parameters than ours, told by their names."""
 
     def tokens(self, proposal, q, rng):
-        m = no_drafts_are_left_out(proposal)
-        given = {
-            "candidate_input_ids": as_given(np.array([[0, *proposal.tokens]])),  # [1, n + m]
-            "candidate_logits": as_given(logits(proposal.p)[None]),  # [1, m, n_vocab]
-            "candidate_length": m,
-            "new_logits": as_given(logits(q)[None]),  # [1, m + 1, n_vocab]
+        if not len(proposal.tokens):
+            raise UserError("it is not called without a draft")
+        given = self.given(proposal, q, rng)
+        result = self.function(*(given[name] for name in self.names))
+        return ids_of(self.in_result(result), q.shape[1])
+
+    def given(self, proposal: Proposal, q, rng) -> dict[str, Any]:
+        """The parameters by name."""
+        raise NotImplementedError
+
+    def in_result(self, result):
+        """The tokens in what it returned."""
+        return result[0] if isinstance(result, tuple) else result
+
+
+class OfHuggingFace(WithParameters):
+    """A rule with the parameters of Hugging Face's: logits of one text, and the text so far with its drafts."""
+
+    def given(self, proposal, q, rng):
+        return {
+            "candidate_input_ids": as_given([[0, *proposal.tokens]]),  # [1, n + m]
+            "candidate_logits": as_given(np.log(proposal.p)[None]),  # [1, m, n_vocab]
+            "candidate_length": len(proposal.tokens),
+            "new_logits": as_given(np.log(q)[None]),  # [1, m + 1, n_vocab]
             "is_done": False,
             "is_done_candidate": False,
         }
-        result = self.function(*(given[name] for name in self.names))
-        return ids_of(result[0] if isinstance(result, tuple) else result, q.shape[1])
 
 
-class OfVllm(Rule):
+class OfVllm(WithParameters):
     """A rule with the parameters of vLLM's: probabilities of a batch, and the bonus token drawn in advance.
 
     If it is flat, the rows of all texts follow each other, and another text comes first, of whose draft both are sure.
     """
 
-    def tokens(self, proposal, q, rng):
-        m = no_drafts_are_left_out(proposal)
-        n_vocab = q.shape[1]
-        bonus = sample(q[-1], rng)
+    def given(self, proposal, q, rng):
+        ids, p, q_drafts = proposal.tokens[None], proposal.p[None], q[None, :-1]  # [1, m], [1, m, n_vocab] twice
+        bonus = [[sample(q[-1], rng)]]  # [batch, 1]
+        counts = [len(proposal.tokens)]  # [batch]
         if {"num_draft_tokens", "cu_num_draft_tokens"} & {*self.names}:
-            batch = flat(proposal, q, bonus)
-        else:
-            batch = Batch(np.array([proposal.tokens]), proposal.p[None], q[None, :-1], np.array([[bonus]]))
-        given = batch.given(q, m)
-        result = self.function(*(given[name] for name in self.names))
-        tokens = np.ravel(np.asarray(result)[-1]).tolist()  # [K + 1], -1 after the end
-        return ids_of(tokens[: tokens.index(-1)] if -1 in tokens else tokens, n_vocab)
-
-
-class Batch(NamedTuple):
-    """What vLLM's rule is given."""
-
-    ids: np.ndarray  # [batch, m], or [n] if it is flat
-    p: np.ndarray  # [batch, m, n_vocab], or [n, n_vocab]
-    q: np.ndarray  # [batch, m, n_vocab], or [n, n_vocab]
-    bonus: np.ndarray  # [batch, 1]
-
-    def given(self, q, m: int) -> dict[str, Any]:
-        counts = [1, m] if len(self.bonus) == 2 else [m]
+            sure = GREEDY(q[:1])  # [1, n_vocab]
+            first = int(np.argmax(sure))
+            ids, p, q_drafts = np.append(first, ids), np.concatenate([sure, p[0]]), np.concatenate([sure, q[:-1]])
+            bonus, counts = [[first], *bonus], [1, *counts]
         about = SimpleNamespace(all_greedy=False, all_random=True, generators={}, top_k=None, top_p=None)
         about.temperature = as_given(np.ones(len(counts), np.float32))
         return {
-            "draft_token_ids": as_given(self.ids),
+            "draft_token_ids": as_given(ids),
             "num_draft_tokens": counts,
             "max_spec_len": max(counts),
             "cu_num_draft_tokens": as_given(np.cumsum(counts)),
-            "draft_probs": as_given(self.p),
-            "target_probs": as_given(self.q),
+            "draft_probs": as_given(p),
+            "target_probs": as_given(q_drafts),
             "target_with_bonus_probs": as_given(q[None]),
-            "bonus_token_ids": as_given(self.bonus),
+            "bonus_token_ids": as_given(bonus),
             "sampling_metadata": about,
             "seeded_seqs": None,
         }
 
-
-def flat(proposal: Proposal, q, bonus: int) -> Batch:
-    sure = GREEDY(q[:1])  # [1, n_vocab]
-    token = int(np.argmax(sure))
-    return Batch(
-        np.array([token, *proposal.tokens]),
-        np.concatenate([sure, proposal.p]),
-        np.concatenate([sure, q[:-1]]),
-        np.array([[token], [bonus]]),
-    )
+    def in_result(self, result):
+        tokens = np.ravel(np.asarray(result)[-1]).tolist()  # [K + 1], -1 after the end
+        return tokens[: tokens.index(-1)] if -1 in tokens else tokens
 
 
-def no_drafts_are_left_out(proposal: Proposal) -> int:
-    """The number of drafts. Raises UserError if it is 0: these rules are not called then."""
-    if not len(proposal.tokens):
-        raise UserError("it is not called without a draft")
-    return len(proposal.tokens)
-
-
-def logits(p) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(np.asarray(p, np.float32))
-
-
-def as_given(array: np.ndarray) -> Any:
+def as_given(numbers) -> Any:
     import torch
 
-    return torch.from_numpy(array.copy())
+    return torch.from_numpy(np.array(numbers))
 
 
 HUGGING_FACE = {"candidate_input_ids", "candidate_logits", "candidate_length", "new_logits"}

@@ -2,7 +2,7 @@
 
 A text comes as a list, an array, or a tensor [n] or [1, n]. A model returns a row for each token that it is given:
 probabilities, as in the blog, or logits. What it returns as a tensor also has `.logits` and `.past_key_values`, as in
-Hugging Face's library. Keys and values are the tokens themselves, so that whatever is cut off the cache is forgotten.
+Hugging Face's library.
 """
 
 import sys
@@ -12,8 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.laws.caches import tensor, tokens_in
 from speculative.laws.unknown import is_tensor
+
+
+def tensor(ids, *shape: int) -> Any:
+    import torch
+
+    return torch.tensor([*ids], dtype=torch.long).reshape(*shape, -1)
 
 
 class Way(NamedTuple):
@@ -59,27 +64,18 @@ class AnyModel:
         x = named.get("input_ids") if x is None else x
         if not is_tensor(x):
             return self.returned(self.model(x, n_last))
+        from speculative.laws.outputs import Output, tokens_in
+
         cache = named.get("past_key_values")
         n_last = n_last if isinstance(n_last, int) else 0
-        if x.dim() < 2:
-            return self.output(self.rows(x, cache, n_last), x, cache)
-        rows = [self.rows(text, cache, n_last) for text in x]
-        return self.output(np.stack(rows), x, cache)
+        texts = []
+        for new in x.reshape(-1, x.shape[-1]).tolist():
+            before = tokens_in(cache, new)
+            texts.append(self.model([*before, *new], n_last or len(new)))
+        rows = np.stack(texts) if x.dim() > 1 else texts[0]  # [1, n, n_vocab] or [n, n_vocab]
+        return Output.of(rows, self.returned(rows), x, cache)
 
     forward = __call__
 
-    def rows(self, x, cache, n_last: int) -> np.ndarray:  # [n] -> [n, n_vocab]
-        new = x.tolist()
-        before = tokens_in(cache, new)
-        return self.model([*before, *new], n_last or len(new))
-
     def returned(self, rows: np.ndarray) -> np.ndarray:
-        if not self.way.returns_logits:
-            return rows
-        with np.errstate(divide="ignore"):
-            return np.log(rows)
-
-    def output(self, rows: np.ndarray, x, cache) -> Any:
-        from speculative.laws.outputs import Output
-
-        return Output.of(rows, self.returned(rows), x, cache)
+        return np.log(rows) if self.way.returns_logits else rows

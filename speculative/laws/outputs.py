@@ -1,11 +1,38 @@
-"""What a model returns to somebody who works with PyTorch: a tensor, with the attributes of Hugging Face's outputs."""
+"""What a model returns to somebody who works with PyTorch: a tensor, with the attributes of Hugging Face's outputs.
+
+Keys and values are the tokens themselves, so that whatever is cut off a cache is forgotten.
+"""
 
 from typing import Any
 
 import numpy as np
 import torch
 
-from speculative.laws.caches import KeyValues, tokens_in
+
+class KeyValues(list):
+    """A cache of one layer, [(keys, values)], [1, 1, n, 1] each."""
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self[0][0].shape[2]
+
+    def crop(self, n: int) -> None:
+        """Forget the tokens from n on; if n is below 0, the last ones."""
+        self[0] = tuple(part[:, :, :n] for part in self[0])
+
+
+def keys_of(ids: list[int]) -> torch.Tensor:  # [n] -> [1, 1, n, 1]
+    return torch.tensor(ids, dtype=torch.long).reshape(1, 1, -1, 1)
+
+
+def tokens_in(cache: Any, new: list[int]) -> list[int]:
+    """The tokens that a cache holds, after whom the new ones come. A cache of Hugging Face's takes them in."""
+    if not cache:
+        return []
+    if not hasattr(cache, "update"):
+        return cache[0][0].reshape(-1).tolist()
+    keys = keys_of(new)
+    keys, _ = cache.update(keys, keys, 0)
+    return keys.reshape(-1).tolist()[: -len(new)]
 
 
 class Output(torch.Tensor):
@@ -25,8 +52,7 @@ class Output(torch.Tensor):
 
     @property
     def logits(self) -> torch.Tensor:
-        with np.errstate(divide="ignore"):
-            return torch.from_numpy(np.log(self.rows))
+        return torch.from_numpy(np.log(self.rows))
 
     @property
     def past_key_values(self) -> Any:
@@ -34,4 +60,5 @@ class Output(torch.Tensor):
         if hasattr(self.cache, "update"):
             return self.cache
         new = self.x.reshape(-1).tolist()
-        return KeyValues.of([*tokens_in(self.cache, new), *new])
+        keys = keys_of([*tokens_in(self.cache, new), *new])
+        return KeyValues([(keys, keys)])

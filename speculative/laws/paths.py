@@ -16,6 +16,7 @@ from speculative.laws.unknown import MOST, Uniform
 from speculative.support.errors import UserError
 
 EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
+N_AGAIN = 4  # paths that are taken again
 
 
 class NotAll(UserError):
@@ -91,15 +92,16 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
         return program(rng)
 
     law: dict = defaultdict(float)
-    n_paths = 0
+    paths: list[tuple] = []  # (its branches, its outcome)
     while walk.left:
-        n_paths += 1
-        if n_paths > most:
+        if len(paths) >= most:
             raise TooManyPaths(f"a case has more than {most:,} paths")
-        law[outcome(walk.left.pop())] += walk.weight
-    # One path has one outcome, and those of all paths are the whole.
-    outcomes = {outcome([*walk.branches]) for _ in range(4)}
-    if len(outcomes) > 1 or abs(sum(law.values()) - 1) > EXACT:
+        result = outcome(walk.left.pop())
+        paths.append((walk.branches, result))
+        law[result] += walk.weight
+    # A path has the same outcome again, after whichever other path, and the chances of all are the whole.
+    again = [paths[i * len(paths) // N_AGAIN] for i in range(N_AGAIN)]
+    if abs(sum(law.values()) - 1) > EXACT or any(outcome([*branches]) != result for branches, result in again):
         raise NotAll
     return dict(law)
 

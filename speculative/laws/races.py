@@ -38,13 +38,17 @@ def largest_first(row, k: int) -> list[int]:  # [n] -> [k], places from the larg
     racing: dict[int, UnknownNumber] = {}
     fixed: dict[int, float] = {}
     for i, number in enumerate(row):
-        (racing if isinstance(number, UnknownNumber) else fixed)[i] = number
-    lowest = min((min(ends_of(number.steps)) for number in racing.values()), default=np.inf)
-    if any(number > lowest for number in fixed.values()):
+        if isinstance(number, UnknownNumber):
+            racing[i] = number
+        else:
+            fixed[i] = number
+    lows = [min(ends_of(number.steps)) for number in racing.values()]
+    if lows and fixed and max(fixed.values()) > min(lows):
         raise UserError("an argmax of random numbers and others, which they may be below, cannot be followed")
     if len(racing) > 1:
         check_start([number.u for number in racing.values()])
-    return [*winners(racing, k), *sorted(fixed, key=fixed.__getitem__, reverse=True)][:k]
+    falling = sorted(fixed, key=fixed.__getitem__, reverse=True)
+    return [*winners(racing, k), *falling][:k]
 
 
 def check_start(numbers: list[Uniform]) -> None:

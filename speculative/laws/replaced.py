@@ -14,6 +14,7 @@ A place is a dict and its key, or an object and its attribute. What it held is w
 that an error or Ctrl-C between two changes leaves nothing behind.
 """
 
+import builtins
 import contextlib
 import gc
 import math
@@ -22,6 +23,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from operator import setitem
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -29,62 +31,58 @@ from zlib import crc32
 
 import numpy as np
 
-from speculative.laws.traced import OF_TYPES, OfPython, OfRandomState, TracedRandom, unfollowed
+from speculative.laws.traced import OF_TYPES, TracedRandom, unfollowed
 from speculative.laws.unknown import MATH, Float
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # parts of their files' paths, and of ours
-GLOBAL = {np.random: np.random.mtrand._rand, random: random._inst}  # type: ignore[attr-defined]  # module: its generator
 
 
 class StandIns:
     """What is put in the place of each thing."""
 
-    def __init__(self) -> None:
-        self.held: dict[int, tuple[Any, Any]] = {}  # {id: (a thing, its stand-in)}
+    def __init__(self, stand_ins: dict):
+        """stand_ins: {a thing: its stand-in}."""
+        self.held: dict[int, tuple] = {}  # {id: (a thing, its stand-in)}
+        for thing, stand_in in stand_ins.items():
+            self.add(thing, stand_in)
 
-    def add(self, thing: Any, stand_in: Any) -> None:
+    def add(self, thing, stand_in) -> None:
         self.held[id(thing)] = (thing, stand_in)
 
-    def of(self, thing: Any) -> Any:
-        """The stand-in, None if the thing may stay."""
-        if id(thing) in self.held:
-            return self.held[id(thing)][1]
-        return None
-
-    def add_module(self, module: ModuleType, rng: Any) -> None:
-        """The functions of a module, which are methods of its generator."""
-        for name, thing in vars(module).items():
-            if getattr(thing, "__self__", None) is GLOBAL[module]:
-                self.add(thing, getattr(rng, name))
+    def of(self, thing) -> Any:
+        """The stand-in, None if the thing may stay. A tuple cannot be changed: if a part has one, so has the tuple."""
+        if type(thing) is not tuple:
+            return self.held.get(id(thing), (None, None))[1]
+        stand_ins = [self.of(part) for part in thing]
+        if all(stand_in is None for stand_in in stand_ins):
+            return None
+        parts = zip(thing, stand_ins, strict=True)
+        return tuple(part if stand_in is None else stand_in for part, stand_in in parts)
 
 
 class Followed(StandIns):
     """Unknown numbers."""
 
     def __init__(self) -> None:
-        super().__init__()
-        for thing, stand_in in OF_TYPES.items():
-            self.add(thing, stand_in)
+        super().__init__(OF_TYPES | {float: Float, np.random.default_rng: TracedRandom})
         for name, function in MATH.items():
             self.add(getattr(math, name), function)
-        self.add(np.random.default_rng, TracedRandom)
-        for module, kind in ((np.random, OfRandomState), (random, OfPython)):
-            self.add(GLOBAL[module], kind(state_of(GLOBAL[module])))
-            self.add_module(module, self.of(GLOBAL[module]))
-        self.add(np.random.seed, self.of(GLOBAL[np.random]).seed)
-        self.add(np.random.get_state, unfollowed("get_state"))
         for name, thing in vars(jax_random()).items():
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))
+        of_numpy = self.of(np.random.mtrand._rand)  # type: ignore[attr-defined]
+        self.add(np.random.seed, of_numpy.seed)
 
-    def of(self, thing: Any) -> Any:
-        if id(thing) not in self.held:
-            owner = thing.__self__ if isinstance(thing, BuiltinMethodType | MethodType) else None
-            if type(thing) in OF_TYPES:
-                self.add(thing, OF_TYPES[type(thing)](state_of(thing)))
-            elif type(owner) in OF_TYPES:  # a method of a generator
-                self.add(thing, getattr(self.of(owner), thing.__name__))
+    def of(self, thing):
+        """The stand-in of a generator, too, or of its method. All functions of np.random and random are methods."""
+        if id(thing) in self.held:
+            return self.held[id(thing)][1]
+        if type(thing) in OF_TYPES:
+            self.add(thing, OF_TYPES[type(thing)](state_of(thing)))
+        elif isinstance(thing, BuiltinMethodType | MethodType) and type(thing.__self__) in OF_TYPES:
+            generator = self.of(thing.__self__)
+            self.add(thing, getattr(generator, thing.__name__))
         return super().of(thing)
 
 
@@ -93,13 +91,11 @@ class Salted(StandIns):
 
     def __init__(self, salt: Callable) -> None:
         """salt() -> a number, another one in each text."""
-        super().__init__()
         self.salt = salt
-        for kind in (*OF_TYPES,):
-            if kind is not np.random.Generator:
-                self.add(kind, self.salted_class(kind))
-        for function in (np.random.default_rng, random.seed, np.random.seed):
-            self.add(function, self.salted(function))
+        seeded = (np.random.default_rng, random.seed, np.random.seed)
+        functions = {function: self.salted(function) for function in seeded}
+        kinds = {kind: self.salted_class(kind) for kind in OF_TYPES if kind is not np.random.Generator}
+        super().__init__(functions | kinds)
 
     def salted(self, function: Callable) -> Callable:
         """The function, with another seed."""
@@ -128,70 +124,46 @@ def jax_random() -> ModuleType:
 
 
 def state_of(generator: Any) -> int:
-    """Those of one state give the same numbers."""
-    return hash(pickle.dumps(generator))
+    """Those of one state give the same numbers. (The class, which comes first, may have its stand-in already.)"""
+    return hash(pickle.dumps(generator.__reduce_ex__(4)[1:]))
 
 
 @contextlib.contextmanager
 def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
     """Put the stand-ins in their places, in np.random, random and math and in what the function reaches."""
+    modules = (np.random, random, math, jax_random())
     with contextlib.ExitStack() as stack:
-
-        def change(setter: Callable, holder: Any, name: Any, old: Any, new: Any) -> None:
-            stack.callback(setter, holder, name, old)
-            setter(holder, name, new)
-
-        for module in (np.random, random, math, jax_random()):
-            change_values(vars(module), stand_ins, change)
-        for holder in somebodys(function):
-            if isinstance(holder, dict):
-                change_values(holder, stand_ins, change)
-                if "__builtins__" in holder and isinstance(stand_ins, Followed):
-                    change(setitem, holder, "float", holder.get("float", float), Float)
-            elif isinstance(holder, list):
-                change_values(holder, stand_ins, change)
-            elif isinstance(holder, CellType):
-                change_cell(holder, stand_ins, change)
-            elif isinstance(holder, FunctionType):
-                change_defaults(holder, stand_ins, change)
-            elif isinstance(holder, type):
-                change_attributes(holder, stand_ins, change)
+        for holder in chain(map(vars, modules), somebodys(function)):
+            for setter, name, thing in places_in(holder):
+                if (new := stand_ins.of(thing)) is not None:
+                    stack.callback(setter, holder, name, thing)
+                    setter(holder, name, new)
         yield
 
 
-def change_values(holder: dict | list, stand_ins: StandIns, change: Callable) -> None:
-    items = holder.items() if isinstance(holder, dict) else enumerate(holder)
-    for key, thing in [*items]:
-        if (new := stand_ins.of(thing)) is not None:
-            change(setitem, holder, key, thing, new)
-
-
-def change_attributes(holder: type, stand_ins: StandIns, change: Callable) -> None:
-    for name, thing in [*vars(holder).items()]:
-        if (new := stand_ins.of(thing)) is not None:
-            change(setattr, holder, name, thing, new)
-
-
-def change_cell(cell: CellType, stand_ins: StandIns, change: Callable) -> None:
-    try:
-        thing = cell.cell_contents
-    except ValueError:  # a variable that has no value yet
-        return
-    if (new := stand_ins.of(thing)) is not None:
-        change(setattr, cell, "cell_contents", thing, new)
-
-
-def change_defaults(function: FunctionType, stand_ins: StandIns, change: Callable) -> None:
-    values = function.__defaults__ or ()
-    new = tuple(thing if (other := stand_ins.of(thing)) is None else other for thing in values)
-    if any(a is not b for a, b in zip(values, new, strict=True)):
-        change(setattr, function, "__defaults__", values, new)
-    change_values(function.__kwdefaults__ or {}, stand_ins, change)
+def places_in(holder) -> Iterator[tuple[Callable, Any, Any]]:
+    """The places in a holder: how they are set, their names, and what is there."""
+    if isinstance(holder, dict):
+        if "__builtins__" in holder:  # of a module, where float is a name like the others
+            yield setitem, "float", holder.get("float", float)
+        for key, thing in [*holder.items()]:
+            yield setitem, key, thing
+    elif isinstance(holder, list):
+        for i, thing in enumerate(holder):
+            yield setitem, i, thing
+    elif isinstance(holder, CellType):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            yield setattr, "cell_contents", holder.cell_contents
+    elif isinstance(holder, FunctionType):
+        yield setattr, "__defaults__", holder.__defaults__
+    elif isinstance(holder, type):
+        for name, thing in [*vars(holder).items()]:
+            yield setattr, name, thing
 
 
 def somebodys(function: Callable) -> Iterator[Any]:
     """All that can be reached from a function without passing through a library."""
-    seen: set[int] = set()
+    seen = {id(vars(builtins))}  # each function refers to it
     left: list[Any] = [function]
     while left:
         thing = left.pop()
@@ -208,14 +180,11 @@ def is_of_library(thing: Any) -> bool:
     """Whether a module, class or function is of a library or of this package; or a tensor, which holds nothing."""
     if type(thing).__module__ in ("torch", "numpy"):
         return True
+    if isinstance(thing, type):
+        thing = sys.modules.get(thing.__module__)
     if isinstance(thing, ModuleType):
         return is_library(vars(thing))
-    if isinstance(thing, FunctionType):
-        return is_library(thing.__globals__)
-    if isinstance(thing, type):
-        module = sys.modules.get(thing.__module__)
-        return (module is None and thing.__module__ == "builtins") or (module is not None and is_library(vars(module)))
-    return False
+    return isinstance(thing, FunctionType) and is_library(thing.__globals__)
 
 
 def is_library(names: dict) -> bool:

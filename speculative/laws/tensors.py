@@ -15,17 +15,17 @@ replaced but what gives numbers to Python (item, tolist, numpy) and takes them f
 generator is left as it is. Its state tells which numbers come next, so that two generators of one seed have the same.
 """
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from speculative.laws.operations import Call, draw, kind_of, tensors_in
+from speculative.laws.operations import N_VALUES, Call, draw, kind_of, tensors_in
 from speculative.laws.traced import TracedRandom
-from speculative.laws.unknown import Numbers, UnknownNumber
+from speculative.laws.unknown import Computed, Numbers, UnknownNumber
 from speculative.support.errors import UserError
 
 # The type of the bits of a number, the bits of the NaN with code 0, and the number of codes that there is room for.
@@ -38,7 +38,7 @@ NANS = {
 
 
 class UnknownTensors(TorchDispatchMode):
-    """Follow all of PyTorch's operations within."""
+    """Follow all of PyTorch's operations within, except our own: PyTorch takes a mode off while it asks it."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -47,42 +47,25 @@ class UnknownTensors(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.is_off = False
         self.path: Any = None  # the one that the numbers belong to
-        self.forget()
-
-    def forget(self) -> None:
         self.numbers: list[UnknownNumber] = []  # number i has the code i + 1
         self.storages: dict = {}  # {address: the memory that unknown numbers were written into}
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if self.path is not TracedRandom.walk.branches:
             self.path = TracedRandom.walk.branches
-            self.forget()
+            self.numbers, self.storages = [], {}
         call = Call(operation, args, kwargs or {})
         kind = kind_of(operation)
-        if self.is_off or (kind is not draw and not self.reads_unknown(call)):
-            return call.run()
-        with self.off():
+        if kind is draw or (self.storages and any(map(self.has_unknown, tensors_in([args, kwargs])))):
             return kind(self, call)
+        return call.run()
 
-    @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        """Within, tensors are what they are."""
-        was_off, self.is_off = self.is_off, True
-        try:
-            yield
-        finally:
-            self.is_off = was_off
-
-    def reads_unknown(self, call: Call) -> bool:
-        return bool(self.storages) and any(self.has_unknown(tensor) for tensor in tensors_in([call.args, call.kwargs]))
-
-    def has_unknown(self, tensor: torch.Tensor) -> bool:
+    def has_unknown(self, tensor) -> bool:
         """Whether unknown numbers were written into its memory. It may be a view of another part."""
         return tensor.untyped_storage().data_ptr() in self.storages
 
-    def note(self, result: Any) -> Any:
+    def note(self, result):
         """Note that there may be unknown numbers in these tensors."""
         for tensor in tensors_in(result):
             if tensor.dtype in NANS and tensor.numel():
@@ -92,34 +75,34 @@ class UnknownTensors(TorchDispatchMode):
 
     # ---- Codes -------------------------------------------------------------------------------------------------------
 
-    def codes_of(self, tensor: torch.Tensor) -> np.ndarray:
+    def codes_of(self, tensor) -> np.ndarray:
         """The codes of its numbers, 0 of those that are known."""
         if tensor.dtype not in NANS or not self.has_unknown(tensor):
             return np.zeros(tuple(tensor.shape), int)
         bits, nan, _ = NANS[tensor.dtype]
         cells = tensor.detach().contiguous().view(bits)
-        codes = cells.numpy().astype(int) - nan
+        codes = cells.long().numpy() - nan
         is_code = (codes > 0) & (codes <= len(self.numbers))
         return np.where(is_code, codes, 0)
 
-    def objects_of(self, tensor: torch.Tensor) -> Numbers:
-        """Its numbers, the unknown ones as UnknownNumbers."""
-        values = tensor.detach().to(torch.float64, copy=True).numpy()
-        objects = np.empty(values.shape, object)
+    def objects_of(self, tensor) -> Numbers:
+        """A copy of its numbers, the unknown ones as UnknownNumbers."""
+        objects = tensor.detach().double().numpy().astype(object)
         codes = self.codes_of(tensor)
-        for place in np.ndindex(values.shape):
-            code = codes[place]
-            objects[place] = self.numbers[code - 1] if code else values[place]
+        is_unknown = codes > 0
+        objects[is_unknown] = [self.numbers[code - 1] for code in codes[is_unknown]]
         return objects.view(Numbers)
 
-    def write(self, tensor: torch.Tensor, changed: dict[tuple, Any]) -> torch.Tensor:
+    def write(self, tensor, changed: dict[tuple, Any]):
         """Write numbers, known and unknown ones, into their places in a tensor."""
         new = tensor.detach().clone(memory_format=torch.contiguous_format)
         bits, nan, room = NANS.get(tensor.dtype, (tensor.dtype, 0, 0))
-        cells = new.view(bits).numpy()
+        cells = new.view(bits)
         for place, number in changed.items():
+            if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
+                number = number.then(Computed(rounding(tensor.dtype)))
             if not isinstance(number, UnknownNumber):
-                new[place] = number.item() if isinstance(number, np.generic) else number
+                new[place] = np.asarray(number).item()
                 continue
             self.numbers.append(number)
             if len(self.numbers) >= room:
@@ -129,11 +112,21 @@ class UnknownTensors(TorchDispatchMode):
             tensor.copy_(new)
         return self.note(tensor)
 
-    def tensor_of(self, given: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A tensor of numbers, unknown ones among them."""
+    def tensor_of(self, given, dtype=None, *_, **__):
+        """A tensor of numbers, unknown ones among them: torch.tensor for such, on the CPU."""
         numbers = np.asarray(given, object)
-        with self.off():
+        with _disable_current_modes():
             if not any(isinstance(number, UnknownNumber) for number in numbers.flat):
                 return torch.tensor(numbers.tolist(), dtype=dtype)
             blank = torch.zeros(numbers.shape, dtype=dtype)
             return self.write(blank, dict(np.ndenumerate(numbers)))
+
+
+@cache
+def rounding(dtype: torch.dtype) -> Callable:
+    """The rounding to a half type, as a step of an unknown number."""
+
+    def rounded(x):
+        return torch.as_tensor(x, dtype=torch.float64).to(dtype).double().numpy()[()]
+
+    return rounded

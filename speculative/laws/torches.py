@@ -4,9 +4,11 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from speculative.laws.replaced import Salted
 from speculative.laws.tensors import UnknownTensors
@@ -21,12 +23,12 @@ def out_of(mode: UnknownTensors, name: str) -> Callable:
     method = getattr(torch.Tensor, name)
 
     def leave(tensor, *args, **named):
-        if mode.is_off or not mode.has_unknown(tensor):
+        if _get_current_dispatch_mode() is not mode:  # we ask
             return method(tensor, *args, **named)
-        with mode.off():
-            objects = mode.objects_of(tensor) if mode.codes_of(tensor).any() else None
-        if objects is None:
-            return method(tensor, *args, **named)
+        with _disable_current_modes():
+            if not mode.codes_of(tensor).any():
+                return method(tensor, *args, **named)
+            objects = mode.objects_of(tensor)
         return objects if name in ("numpy", "__array__") else getattr(objects, name)()
 
     return leave
@@ -37,15 +39,13 @@ def into(mode: UnknownTensors, name: str) -> Callable:
     function = getattr(torch, name)
 
     def enter(given, *args, **named):
-        if isinstance(given, torch.Tensor | float | int | str) or not has_unknown(given):
-            return function(given, *args, **named)
-        dtype = args[0] if args else named.get("dtype")
-        return mode.tensor_of(given, dtype)
+        make = mode.tensor_of if has_unknown(given) else function
+        return make(given, *args, **named)
 
     return enter
 
 
-def has_unknown(given: Any) -> bool:
+def has_unknown(given) -> bool:
     """Whether there are UnknownNumbers in a number, an array or nested lists."""
     if isinstance(given, list | tuple):
         return any(has_unknown(part) for part in given)
@@ -55,42 +55,26 @@ def has_unknown(given: Any) -> bool:
 
 
 @contextlib.contextmanager
-def put(holder: Any, names: dict[str, Any]) -> Iterator[None]:
-    """Within, these attributes have these values."""
-    with contextlib.ExitStack() as stack:
-        for name, value in names.items():
-            if name in vars(holder):
-                stack.callback(setattr, holder, name, vars(holder)[name])
-            else:  # it is inherited
-                stack.callback(delattr, holder, name)
-            setattr(holder, name, value)
-        yield
-
-
-@contextlib.contextmanager
 def followed() -> Iterator[None]:
     """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
     mode = UnknownTensors()
+    UnknownNumber.tensor_of = mode.tensor_of
+    exits: dict[str, Any] = {name: out_of(mode, name) for name in EXITS}
+    entries: dict[str, Any] = {name: into(mode, name) for name in ENTRIES}
     with contextlib.ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # PyTorch's compiler
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(put(torch.Tensor, {name: out_of(mode, name) for name in EXITS}))
-        stack.enter_context(put(torch, {name: into(mode, name) for name in ENTRIES}))
-        stack.enter_context(put(UnknownNumber, {"tensor_of": staticmethod(mode.tensor_of)}))
+        stack.enter_context(patch.multiple(torch.Tensor, **exits))
+        stack.enter_context(patch.multiple(torch, **entries))
         stack.enter_context(mode)
         yield
 
 
-@contextlib.contextmanager
-def salted(stand_ins: Salted) -> Iterator[None]:
+def salted(stand_ins: Salted) -> contextlib.AbstractContextManager:
     """Within, a seed of PyTorch gives other numbers in each text."""
 
     class Generator(torch.Generator):
         def manual_seed(self, seed):
             return super().manual_seed(stand_ins.seed(seed))
 
-    def manual_seed(seed, function=torch.manual_seed):
-        return function(stand_ins.seed(seed))
-
-    with put(torch, {"Generator": Generator, "manual_seed": manual_seed}):
-        yield
+    return patch.multiple(torch, Generator=Generator, manual_seed=stand_ins.salted(torch.manual_seed))

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator, RandomState
+from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
 from speculative.laws.races import largest
 from speculative.laws.unknown import Numbers, UnknownNumber
@@ -29,7 +29,6 @@ def one_trial(u, n, p):
 
 # What NumPy's and Python's methods make of a number from 0 to 1, with their parameters.
 LAWS: dict[str, Callable] = {
-    "rand": lambda u: u,
     "uniform": lambda u, low=0.0, high=1.0: u * np.subtract(high, low) + low,
     "standard_exponential": lambda u: -np.log(u),
     "exponential": lambda u, scale=1.0: -np.log(u) * scale,
@@ -49,10 +48,10 @@ class TracedRandom:
         self.first_seed = seed
         self.kind = self.family
         self.path: Any = None  # the one in which it has begun
-        if isinstance(seed, TracedRandom) and seed.kind != "SeedSequence":  # as in Generator(PCG64(7))
-            self.__dict__ = seed.__dict__
-        elif isinstance(seed, TracedRandom):
+        if isinstance(seed, TracedRandom) and seed.kind == "SeedSequence":
             self.first_seed = seed.first_seed
+        elif isinstance(seed, TracedRandom):  # as in Generator(PCG64(7))
+            self.__dict__ = seed.__dict__
 
     def seed(self, seed=None, *_) -> "TracedRandom":
         """Begin with the numbers of a seed, which all generators of one kind share."""
@@ -61,9 +60,13 @@ class TracedRandom:
         self.n_spawned = 0
         return self
 
-    def number(self) -> UnknownNumber:
+    def begin(self) -> None:
+        """Begin with the numbers of its first seed if this is another path."""
         if self.path is not self.walk.branches:
             self.seed(self.first_seed)
+
+    def number(self) -> UnknownNumber:
+        self.begin()
         return UnknownNumber(next(self.numbers))
 
     def random(self, size=None, dtype=None):
@@ -76,10 +79,12 @@ class TracedRandom:
 
     random_sample = random
 
+    def rand(self, *shape):
+        return self.random(shape or None)
+
     def spawn(self, n: int) -> list:
         """Other generators, whose seeds follow from this one's."""
-        if self.path is not self.walk.branches:
-            self.seed(self.first_seed)
+        self.begin()
         first = self.n_spawned
         self.n_spawned += n
         seeds = [None if self.first_seed is None else f"{self.first_seed} {i}" for i in range(first, first + n)]
@@ -92,12 +97,10 @@ class TracedRandom:
         if name not in LAWS:
             return unfollowed(name)
         law = LAWS[name]
-        n_parameters = law.__code__.co_argcount - 1
 
         def draw(*parameters, size=None, **named):
-            parameters, rest = parameters[:n_parameters], parameters[n_parameters:]
-            if rest:
-                size = rest if name == "rand" else rest[0]
+            if len(parameters) == law.__code__.co_argcount:
+                parameters, size = parameters[:-1], parameters[-1]
             if size is None:
                 size = np.broadcast(0, *parameters, *named.values()).shape or None
             return law(self.random(size), *parameters, **named)
@@ -105,15 +108,17 @@ class TracedRandom:
         return draw
 
     def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
-        ids = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)  # [n]
-        p = np.full(len(ids), 1 / len(ids)) if p is None else np.asarray(p)  # [n]
+        ids = np.asarray(a) if np.ndim(a) else np.arange(a)  # [n]
+        p = np.ones(len(ids)) / len(ids) if p is None else np.asarray(p)  # [n]
         if p.shape != ids.shape:
             raise ValueError("'a' and 'p' must have same size")
         check_sum(p.tobytes(), p.dtype)
+        n = 1 if size is None else int(np.prod(size))
+        places = places_of(self, p, n, replace)
         if size is None:
-            return ids[places_of(self, p)[0]]
-        places = places_of(self, p, int(np.prod(size)), replace)
-        return ids[np.array(places, int)].reshape(size)
+            return ids[places[0]]
+        drawn = ids[np.array(places, int)]
+        return drawn.reshape(size)
 
     def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
         low, high = (0, low) if high is None else (low, high)
@@ -145,29 +150,9 @@ class OfPython(TracedRandom):
         return [population[i] for i in places_of(self, weights, k)]
 
 
-class OfSeedSequence(TracedRandom):
-    family = "SeedSequence"
-
-
-class OfMT19937(TracedRandom):
-    family = "MT19937"
-
-
-class OfPhilox(TracedRandom):
-    family = "Philox"
-
-
-class OfSFC64(TracedRandom):
-    family = "SFC64"
-
-
-class OfPCG64DXSM(TracedRandom):
-    family = "PCG64DXSM"
-
-
-OF_TYPES = {Generator: TracedRandom, RandomState: OfRandomState, random.Random: OfPython}
-OF_TYPES |= {np.random.PCG64: TracedRandom, np.random.PCG64DXSM: OfPCG64DXSM, np.random.MT19937: OfMT19937}
-OF_TYPES |= {np.random.Philox: OfPhilox, np.random.SFC64: OfSFC64, np.random.SeedSequence: OfSeedSequence}
+OF_TYPES: dict[type, type] = {Generator: TracedRandom, RandomState: OfRandomState, random.Random: OfPython}
+for of_numpy in (PCG64, PCG64DXSM, MT19937, Philox, SFC64, SeedSequence):
+    OF_TYPES[of_numpy] = type(of_numpy.__name__, (TracedRandom,), {"family": of_numpy.__name__})
 
 
 def unfollowed(name: str) -> Callable:

@@ -134,19 +134,25 @@ class UnknownNumber(NDArrayOperatorsMixin):
         if method != "__call__" or options or (out and out[0] is not self):
             raise UserError(f"{ufunc.__name__} of random numbers cannot be followed")
         others = [other for other in inputs if other is not self]
-        if any(is_tensor(other) for other in others):
-            return computed_by_torch(ufunc, inputs)
-        if any(np.ndim(other) for other in others):
-            results = ufunc(*(np.asarray(number, object) for number in inputs))
-            return results.view(Numbers) if results.dtype == object else results
+        if not all(map(is_number, others)):
+            return self.with_arrays(ufunc, inputs)
         if not others and ufunc in (np.less, np.greater):
             return np.False_
         if len(others) != ufunc.nin - 1 or any(isinstance(other, UnknownNumber) for other in others):
             raise UserError("two random numbers in one formula cannot be followed: their argmax can be")
-        at = 0 if inputs[0] is self else 1
-        before = tuple(map(float, inputs[:at]))
-        after = tuple(map(float, inputs[at + 1 :]))
-        return self.then(Computed(ufunc, before, after))
+        numbers = tuple(map(float, others))
+        if inputs[0] is self:
+            return self.then(Computed(ufunc, after=numbers))
+        return self.then(Computed(ufunc, before=numbers))
+
+    def with_arrays(self, ufunc, inputs):
+        """The ufunc of inputs with arrays or tensors among them, as one of them."""
+        if any(map(is_tensor, inputs)):
+            arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
+            return self.tensor_of(ufunc(*arrays))
+        objects = [np.asarray(x, object) for x in inputs]
+        results = ufunc(*objects)
+        return results.view(Numbers) if results.dtype == object else results
 
     def __getattr__(self, name: str):
         """A method of the name of a ufunc, for which NumPy asks the numbers of an array."""
@@ -195,14 +201,13 @@ class Numbers(np.ndarray):
         return (-self).argmax(axis)
 
 
+def is_number(x: Any) -> bool:
+    """Whether it is one number, unknown or not; np.ndim takes longer than isinstance."""
+    return isinstance(x, UnknownNumber | float) or (not is_tensor(x) and np.ndim(x) == 0)
+
+
 def is_tensor(x: Any) -> bool:
     return hasattr(x, "untyped_storage")
-
-
-def computed_by_torch(ufunc, inputs) -> Any:
-    """A ufunc of unknown numbers and tensors, as a tensor."""
-    arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
-    return UnknownNumber.tensor_of(ufunc(*arrays))
 
 
 # ---- In the place of Python's functions ------------------------------------------------------------------------------
@@ -225,11 +230,11 @@ class Float(float, metaclass=AnyFloat):
 def in_math(name: str) -> Callable:
     """The function of Python's math, of an UnknownNumber too."""
     ufunc = getattr(np, name)
-    call = getattr(math, name).__call__  # which stays when math's is replaced
+    of_math = getattr(math, name)
 
     def function(x, *base):
         x = x.item() if is_tensor(x) else x
-        return ufunc(x) if isinstance(x, UnknownNumber) and not base else call(x, *base)
+        return ufunc(x) if isinstance(x, UnknownNumber) and not base else of_math(x, *base)
 
     return function
 

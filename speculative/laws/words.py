@@ -3,7 +3,7 @@
 import numpy as np
 
 from speculative.laws.cases import CASES, SMALLEST, Case
-from speculative.laws.drawn import Drawn
+from speculative.laws.drawn import Draws
 
 MOST_NUMBERS = 8  # of a row, in one line
 NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
@@ -11,19 +11,15 @@ NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more to
 
 def coverage(cases: list[Case], left_out: dict[str, str]) -> str:
     """These cases in words, and what they cannot see. left_out: {what: the reason}."""
-    N, K, n_vocab, n_prompt = (values_of(cases, i) for i in range(4))
-    lines = [
+    values = [sorted({*column}) for column in zip(*cases, strict=True)]
+    N, K, n_vocab, n_prompt, *_ = (", ".join(map(str, column)) for column in values)
+    words = (
         f"Covered: {len(cases)} of {len(CASES)} cases: vocabularies of {n_vocab} tokens, prompts of {n_prompt}, "
-        f"N = {N}, K = {K}, probabilities down to {SMALLEST:.0e}."
-    ]
-    lines += [f"Left out: {what} ({reason})." for what, reason in left_out.items()]
-    return "\n".join([*lines, NOT_SEEN])
-
-
-def values_of(cases: list[Case], i: int) -> str:
-    """The values that a field of the cases has."""
-    values = sorted({case[i] for case in cases})
-    return ", ".join(map(str, values))
+        f"N = {N}, K = {K}, probabilities down to {SMALLEST:.0e}.\n"
+    )
+    for what, reason in left_out.items():
+        words += f"Left out: {what} ({reason}).\n"
+    return words + NOT_SEEN
 
 
 def row_in_words(row) -> str:  # [n_vocab]
@@ -56,25 +52,25 @@ def counterexample(case: Case, law: dict) -> str:
 
     text = max(law | expected, key=error)
     should, has = told_apart(expected.get(text, 0), law.get(text, 0))
-    found = f"The text {[*text]} should have probability {should}, and has {has}."
+    fault = f"The text {[*text]} should have probability {should}, and has {has}."
     if () in law:
-        found = "Something is drawn from numbers that are not probabilities: NaN, or their sum is not 1."
+        fault = "Something is drawn from numbers that are not probabilities: NaN, or their sum is not 1."
     p, q = (row_in_words(model(case.prompt, 1)[0]) for model in case.models())
     return (
         f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, N = {case.N}, K = {case.K}.\n"
-        f"After the prompt the draft has p = {p}, the target q = {q}.\n{found}"
+        f"After the prompt the draft has p = {p}, the target q = {q}.\n{fault}"
     )
 
 
-def drawn_in_words(drawn: Drawn, reason: str) -> str:
+def drawn_in_words(draws: Draws, reason: str) -> str:
     """What was seen in texts that were drawn, and why they were."""
     why = f"Its random numbers cannot be followed: {reason}."
-    if drawn.is_constant:
-        return f"Cannot tell: it returned the same texts {drawn.n_texts:,} times, as from a fixed seed. {why}"
-    if drawn.wrong:
-        example = counterexample(drawn.wrong, drawn.law())
-        return f"Not lossless, by {drawn.n_texts:,} texts, twice. {why}\n{example}"
+    if draws.wrong:
+        example = counterexample(draws.wrong, draws.law())
+        return f"Not lossless, by {draws.n_texts:,} texts, twice. {why}\n{example}"
+    if draws.are_constant():
+        return f"Cannot tell: it returned the same texts {draws.n_texts:,} times, as from a fixed seed. {why}"
     return (
-        f"No loss seen in {drawn.n_texts:,} texts of each of {len(drawn.cases)} cases: a loss above {drawn.least:.1%} "
-        f"would have shown. {why}\n{coverage(drawn.cases, {})}"
+        f"No loss seen in {draws.n_texts:,} texts of each of {len(draws.cases)} cases: a loss above "
+        f"{draws.least():.1%} would have shown. {why}\n{coverage(draws.cases, {})}"
     )
