@@ -399,7 +399,7 @@ def test_run_and_stop_by_keyboard_alone_until_the_server_is_gone(serving, go_to,
 def of_any_target(text):
     """The same words, whether the target is padded, so that a decode takes seconds, or not; and without the note that
     other programs ran beside."""
-    text = re.sub(r" ?No prediction, because the threads together waited .*? used\.", "", text)
+    text = re.sub(r" ?Other settings are not predicted: the threads together waited .*? used\.", "", text)
     return re.sub(r"# m?s\b", "# ms", text.replace("padded-target", "tiny-target"))
 
 

@@ -178,7 +178,7 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     assert (f"β = {f.account.mean_beta:.2f} times" in said) == (doubt is None)
     assert (withheld or "None") in str(f.withheld)
     assert (grid(f) is None) == bool(withheld)
-    assert ("\nNo prediction, because " in said) == bool(withheld and not doubt)
+    assert ("\nOther settings are not predicted: " in said) == bool(withheld and not doubt)
     assert ("\nPrediction: " in said) == (withheld is None)
     assert said.lower().count("the threads together waited") == bool(waited)
 

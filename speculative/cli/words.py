@@ -106,8 +106,11 @@ def first_word(rest: deque[str]) -> str:
     if word in {*FIELDS, *QUESTIONS}:
         raise UserError(f"{word} is an option: type --{word}; as a prompt it is given as --prompt {word}")
     if rest and re.search(r"\.(py|json)\b", rest[0]):
+        command = "python -m speculative"
+        if word in COMMANDS:
+            raise UserError(f"{word} is a command of {command}: type {command} {word} {rest[0]:.80}")
         hint = did_you_mean(word, COMMANDS)
-        raise UserError(f"unknown command {word:.80}: python -m speculative has {', '.join(COMMANDS)}{hint}")
+        raise UserError(f"unknown command {word:.80}: {command} has {', '.join(COMMANDS)}{hint}")
     return word
 
 

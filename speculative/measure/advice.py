@@ -28,7 +28,7 @@ def advice(record: RunRecord) -> str | None:
     if not f.account:
         return "The run is too short to say why: every call also read the prompt."
     if f.withheld:
-        return f"No prediction, because {f.withheld}."
+        return f"Other settings are not predicted: {f.withheld}."
     if f.predictions and f.predictions.predicted:
         return prediction(record, f.predictions.predicted)
     return f"It does not pay here, because {loss(f)}." if f.speedup < 1 else None
