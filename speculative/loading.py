@@ -20,7 +20,7 @@ from speculative.engines.contract import Engine
 from speculative.engines.formats import model_bytes
 from speculative.engines.function import FunctionNetwork
 from speculative.engines.model import Network, is_mapped
-from speculative.engines.vocabulary import share
+from speculative.engines.vocabulary import map_vocabulary
 from speculative.plan import Plan, Wanted
 from speculative.support.errors import UserError
 from speculative.support.files import size_of
@@ -245,8 +245,8 @@ def shared_ids(target: ModelSpec, size: str, encoder: Encoder) -> dict:
     such way. size: the draft's name."""
     if encoder is target.encoder:
         return {}
-    shared = share(target.encoder, encoder)
-    if shared is None:
+    vocabulary_map = map_vocabulary(target.encoder, encoder)
+    if vocabulary_map is None:
         raise UserError(f"{size} and {target.size} have different vocabularies, so one cannot draft for the other")
-    is_same = shared.n_shared == target.encoder.n_vocab == encoder.n_vocab
-    return {} if is_same else {"shared": shared}
+    is_same = vocabulary_map.n_shared == target.encoder.n_vocab == encoder.n_vocab
+    return {} if is_same else {"vocabulary_map": vocabulary_map}

@@ -10,7 +10,7 @@ import numpy as np
 from speculative.drafters import first_of
 from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
-from speculative.engines.model import join
+from speculative.engines.model import join_decode
 from speculative.loading import Models
 from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
 from speculative.plan import Plan
@@ -69,7 +69,7 @@ class PythonLoops:
         plan = self.plan
         models = {role: self.model(role) for role in plan.roles}
         models["target"] = target or models["target"]
-        join(models.values())
+        join_decode(models.values())
         context = Context(self.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
         innermost = plan.levels[-1]
         drafts = [spec.chain(context) for spec in innermost]

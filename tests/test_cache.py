@@ -14,7 +14,7 @@ from speculative.engines.c import packing
 from speculative.engines.c.library import library
 from speculative.engines.c.tree_cache import TreeNetwork
 from speculative.engines.formats import FORMATS
-from speculative.engines.model import CachedNetwork, Model, check_finite, join
+from speculative.engines.model import CachedNetwork, Model, check_finite, join_decode
 from speculative.engines.plain import PlainPass
 from speculative.engines.shared_cache import common_prefix
 from speculative.trees import Tree, by_paths
@@ -164,7 +164,7 @@ def test_a_path_that_a_copy_moves_is_not_its_targets():
 def decode_at_random(networks, seed, rows):
     """Call the models of one decode in any order, on texts and trees; yield before each call."""
     models = [Model(network, logits_themselves) for network in networks]
-    join(models)
+    join_decode(models)
     rng = RNG(seed)
     x = np.arange(6) % 4
     for _ in range(40):

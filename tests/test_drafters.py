@@ -216,11 +216,11 @@ def test_a_draft_with_another_end_of_the_vocabulary_loses_nothing(two, ends):
     p = draft(x, 3)
     assert p.shape == (3, session.encoder.n_vocab)
     np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-5)
-    shared = draft.network.hparams["shared"]
-    assert shared == (2048, session.encoder.n_vocab, 2047)
-    assert (p[:, shared.n_shared :] == 0).all()
-    known = [shared.unknown if token >= shared.n_shared else token for token in x]  # the draft reads a stand-in
-    assert np.array_equal(p, draft(known, 3))
+    ids = draft.network.hparams["vocabulary_map"]
+    assert ids == (2048, session.encoder.n_vocab, 2047)
+    assert (p[:, ids.n_shared :] == 0).all()
+    as_read = [ids.unknown if token >= ids.n_shared else token for token in x]  # the draft reads a stand-in
+    assert np.array_equal(p, draft(as_read, 3))
 
 
 def test_another_vocabulary_is_refused(two, tmp_path):

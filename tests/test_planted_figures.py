@@ -10,7 +10,7 @@ from tiny import plant, sample_of
 from speculative.measure import advice, document, doubt, ending, figures, page, tables, words
 from speculative.measure.observe import decoder_of
 from speculative.measure.record import Machine, Model, PackSaves, Predictions, Prompt, RuleUsed, RunRecord
-from speculative.measure.turns import Record
+from speculative.measure.turns import TimedDecoder
 from speculative.options import Options
 from speculative.steps import TextStep
 
@@ -49,8 +49,8 @@ MINE = [
 
 def run_by_hand(**changes):
     """The record of that run."""
-    plain = Record(10.0, samples=[sample_of(PLAIN)], name="autoregressive", inputs=[[1]], waited=0.5)
-    mine = Record(8.3, samples=[sample_of(MINE)], name="speculative", inputs=[[1]], waited=0.25)
+    plain = TimedDecoder(10.0, samples=[sample_of(PLAIN)], name="autoregressive", inputs=[[1]], waited=0.5)
+    mine = TimedDecoder(8.3, samples=[sample_of(MINE)], name="speculative", inputs=[[1]], waited=0.25)
     machine = Machine("Linux", "a CPU", 2, "3.12", "2.4", "c", "C (AVX2), 2 threads", exact=True)
     record = RunRecord(
         options=Options(drafter="prompt_lookup+model", K=2, temperature=1.0),

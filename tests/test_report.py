@@ -35,7 +35,7 @@ from speculative.measure.predictions import Measured, measure
 from speculative.measure.record import Difference, Predictions, RuleUsed
 from speculative.measure.simulate import KnownText, Prices, Simulation
 from speculative.measure.tables import figure_rows, grid
-from speculative.measure.turns import Record, median_run, timed_turns
+from speculative.measure.turns import TimedDecoder, median_run, timed_turns
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
@@ -111,7 +111,7 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
 
 def record_of(samples, name=""):
     seconds = sum(i.seconds for sample in samples for i in sample)
-    return Record(name=name, inputs=[[1]], samples=[*map(sample_of, samples)], seconds=seconds)
+    return TimedDecoder(name=name, inputs=[[1]], samples=[*map(sample_of, samples)], seconds=seconds)
 
 
 @pytest.fixture(scope="module")
@@ -372,7 +372,7 @@ def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different
     tokens = pair.encoder.encode(BLOG_TEXT)
     if different:
         tokens[different - 1] += 1
-    record = Record(inputs=[pair.encode(prompt)], samples=[sample_of([TextStep([token]) for token in tokens])])
+    record = TimedDecoder(inputs=[pair.encode(prompt)], samples=[sample_of([TextStep([token]) for token in tokens])])
     plan = SimpleNamespace(is_greedy=temperature == 0)
     session = SimpleNamespace(plan=plan, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
     assert first_unlike_the_blogs(session, record) == expected

@@ -16,7 +16,7 @@ from speculative.measure.observe import make_record
 from speculative.measure.page import ORIGINS, page
 from speculative.measure.record import RunRecord
 from speculative.measure.run import check_files
-from speculative.measure.turns import Record
+from speculative.measure.turns import TimedDecoder
 from speculative.measure.words import duration, times
 from speculative.options import Options
 from speculative.plan import make_plan, spelled_out
@@ -59,7 +59,7 @@ def write_packed(o: Options) -> None:
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
-def show_report(session: Session[Options], prompts: list[str], records: list[Record]) -> RunRecord | None:
+def show_report(session: Session[Options], prompts: list[str], records: list[TimedDecoder]) -> RunRecord | None:
     """Print the lines after the blog's, and write the JSON file and the page -> the record of the run.
 
     prompts: one for each text. records: of both decoders, or with --only of one. With --quiet and no file there is

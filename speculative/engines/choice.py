@@ -39,7 +39,7 @@ def make_engine(
 
 
 def process() -> tuple[int, int]:
-    """Return this process's number, and that of the processes that compute the same. Only the first, 0, prints and
+    """Return this process's number, and how many processes compute the same. Only the first, 0, prints and
     writes files, and several must not decide anything by measured times."""
     jax: Any = sys.modules.get("jax") if os.environ.get("JAX_COORDINATOR_ADDRESS") else None
     return (jax.process_index(), jax.process_count()) if jax else (0, 1)

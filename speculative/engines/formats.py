@@ -20,7 +20,6 @@ class OnJax(NamedTuple):
     stored: str  # the type of a weight on the device
     computed: str  # the type of the rows that it multiplies, and of the cache
     computed_on_cpu: str  # the same on a CPU
-    tolerance: float  # the distance of two logits up to which rounding may change their order
     quantise: Callable | None = None  # (array, axis of the inputs) -> (numbers, scales without that axis)
 
 
@@ -30,6 +29,7 @@ class Format(NamedTuple):
     round: Callable  # w [n_in, n_out] float32 -> [n_in, n_out] float32, the numbers that are stored
     jax: OnJax | str  # the parts that JAX needs, or the reason why it cannot take this format
     channel_bytes: int = 0  # bytes of an output channel beside its weights
+    tolerance: float = 1e-3  # of two logits: the distance up to which rounding may change their order
     embedding: str | None = None  # the format of the embedding, if one of its weights cannot be looked up in this one
 
 
@@ -81,25 +81,27 @@ ENTRIES = (
         name="float32",
         weight_bytes=4,
         round=lambda w: w,
-        jax=OnJax("float32", computed="float32", computed_on_cpu="float32", tolerance=1e-3),
+        jax=OnJax("float32", computed="float32", computed_on_cpu="float32"),
     ),
     Format(
         name="float16",
         weight_bytes=2,
         round=to_float16,
-        jax=OnJax("float16", computed="float16", computed_on_cpu="float32", tolerance=0.03),
+        jax=OnJax("float16", computed="float16", computed_on_cpu="float32"),
+        tolerance=0.03,
     ),
     Format(
         name="bfloat16",
         weight_bytes=2,
         round=to_bfloat16,
-        jax=OnJax("bfloat16", computed="bfloat16", computed_on_cpu="bfloat16", tolerance=0.3),
+        jax=OnJax("bfloat16", computed="bfloat16", computed_on_cpu="bfloat16"),
+        tolerance=0.3,
     ),
     Format(
         name="int8",
         weight_bytes=1,
         round=round_int8,
-        jax=OnJax("int8", computed="bfloat16", computed_on_cpu="float32", tolerance=1e-3, quantise=quantise),
+        jax=OnJax("int8", computed="bfloat16", computed_on_cpu="float32", quantise=quantise),
         channel_bytes=4,
     ),
     Format(

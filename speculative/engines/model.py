@@ -74,7 +74,7 @@ class CachedNetwork(Network):
     each is one more x.
     """
 
-    rank = 0
+    rank = 0  # 0 for a target, and for any network that shares no cache; a rounded copy has a higher one
 
     def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):
         """new_pass(params, hparams): a PlainPass or the compiled one. name: the model's name in messages."""
@@ -82,10 +82,10 @@ class CachedNetwork(Network):
         self.hparams = hparams
         self.name = name
         self.n_ctx = hparams["n_ctx"]
-        self.shared = hparams.get("shared")  # of a draft: the ids that it shares with its target, if not all
+        self.vocabulary_map = hparams.get("vocabulary_map")  # of a draft that does not share all ids with its target
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
-        self.shared_weights = self  # of a text of a batch: the network that computes for all
+        self.batch_network = self  # of a text of a batch: the network that computes for all, whose weights these are
         self.log = deque(maxlen=N_CALLS)
         self.slots = Slots()
 
@@ -99,7 +99,7 @@ class CachedNetwork(Network):
         """The same weights with a cache of their own. ask(network, rows): computes rows of this text beside those of
         other texts, each of which waits in the meantime: so it holds no lock."""
         other = copy(self)
-        other.shared_weights = self
+        other.batch_network = self
         other.lock = contextlib.nullcontext()
         other.log = deque(maxlen=N_CALLS)
         other.slots = Slots()
@@ -142,8 +142,8 @@ class CachedNetwork(Network):
         return self.slots.held.match(self.rank, x)[0]
 
     def hold(self, x) -> None:  # [n]
-        """Let this text be in the cache as this network may read it, and no token after it: then the rows of a network
-        that reads more of the cache do not depend on the decodes before."""
+        """Make the cache hold exactly x for this network: read what is missing, drop what comes later. A copy that
+        reads these entries then gives the same rows, whatever was decoded before."""
         held = self.slots.held
         n, _ = held.match(self.rank, x)
         if n < len(x):
@@ -155,10 +155,10 @@ class CachedNetwork(Network):
         """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
         held = self.slots.held
         self.slots.forget()  # so that an interrupted pass leaves an empty cache and not a wrong one
-        inputs = to_draft(x[n:], self.shared) if self.shared else x[n:]
+        inputs = to_draft(x[n:], self.vocabulary_map) if self.vocabulary_map else x[n:]
         logits = self.forward(inputs, n_last, n, *sees)  # [n_last, n_vocab]
-        if self.shared:
-            logits = to_target(logits, self.shared)
+        if self.vocabulary_map:
+            logits = to_target(logits, self.vocabulary_map)
         check_finite(logits, self.name, len(x) - n_last + 1)
         lengths = np.minimum(held.lengths, n)  # [n_ranks]
         lengths[self.rank :] = len(x)
@@ -256,7 +256,7 @@ class Model:
         return None
 
 
-def join(models: Iterable[Any]) -> None:
+def join_decode(models: Iterable[Any]) -> None:
     """Let these models belong to one decode, so that each may read what the others have written to a shared cache."""
     cached = [model for model in models if isinstance(model, Model)]
     cache = CacheOfDecode([model.network for model in cached])

@@ -26,8 +26,12 @@ class Held(NamedTuple):
     parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
 
     def match(self, rank: int, x, parents=None) -> tuple[int, list[int]]:  # [n], [n] or None: x is a chain
-        """The number of leading tokens of x that a network of this rank may read in their places, and the places of
-        those after them, up to the first that it may not read."""
+        """The part of x that a network of this rank may read, up to the first token that is missing: the number of
+        leading tokens that lie at their own places, and the places of those after them. parents: if x is a tree.
+
+        A token is there if the cache has it after the same tokens. Of chains, only the common prefix is; after a tree,
+        the tokens of an accepted path may lie anywhere behind that.
+        """
         n_readable = self.lengths[rank]
         tokens = self.tokens[:n_readable]  # [n_readable]
         n = common_prefix(tokens, x)
@@ -36,7 +40,7 @@ class Held(NamedTuple):
         held_parents = parents_or_chain(self.parents, self.tokens)[:n_readable]
         parents = parents_or_chain(parents, x)  # [n]
         n = min(n, common_prefix(held_parents, parents))
-        places = [*range(n)]
+        places = [*range(n)]  # in the cache, of the tokens of x so far
         for token, parent in zip(x[n:], parents[n:], strict=True):
             held_parent = places[parent] if parent >= 0 else -1
             is_there = (tokens == token) & (held_parents == held_parent)  # [n_readable]

@@ -175,9 +175,9 @@ class Meeting:
     def call(self, seats: Sequence[Seat]) -> None:
         """Call one network for all texts that wait for it: the last one, so that a call of the target has all texts."""
         strands = [seat.strand for seat in seats]
-        wanted = [strand.event.network.shared_weights for strand in strands]
+        wanted = [strand.event.network.batch_network for strand in strands]
         network = max(wanted, key=self.networks.index)
-        asking = [strand for strand in strands if strand.event.network.shared_weights is network]
+        asking = [strand for strand in strands if strand.event.network.batch_network is network]
         rows = [strand.event.rows for strand in asking]
         began = time.perf_counter()
         results = network.together(rows)

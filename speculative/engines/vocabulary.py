@@ -12,15 +12,15 @@ import numpy as np
 from speculative.blog.encoder import Encoder
 
 
-class Shared(NamedTuple):
-    """The ids that a draft shares with its target, as hparams["shared"] of the draft."""
+class VocabularyMap(NamedTuple):
+    """The ids that a draft shares with its target, and what it reads for others: its hparams["vocabulary_map"]."""
 
     n_shared: int  # the ids below it
     n_vocab: int  # the target's
     unknown: int  # the id that the draft reads in place of all others
 
 
-def share(target: Encoder, draft: Encoder) -> Shared | None:
+def map_vocabulary(target: Encoder, draft: Encoder) -> VocabularyMap | None:
     """None if the vocabularies differ in more than padding and tokens added at the end."""
     n_shared = 0
     most = min(target.n_vocab, draft.n_vocab)
@@ -29,7 +29,7 @@ def share(target: Encoder, draft: Encoder) -> Shared | None:
     if has_words_from(n_shared, target) or has_words_from(n_shared, draft) or target.merges != draft.merges:
         return None
     has_eot = 0 <= draft.eot < n_shared
-    return Shared(n_shared, target.n_vocab, draft.eot if has_eot else 0)
+    return VocabularyMap(n_shared, target.n_vocab, draft.eot if has_eot else 0)
 
 
 def has_words_from(first: int, encoder: Encoder) -> bool:
@@ -37,11 +37,11 @@ def has_words_from(first: int, encoder: Encoder) -> bool:
     return any(encoder.id_to_bytes[i] and i not in encoder.added for i in range(first, encoder.n_vocab))
 
 
-def to_draft(tokens, shared: Shared, np: ModuleType = np):  # [n] -> [n]
+def to_draft(tokens, by: VocabularyMap, np: ModuleType = np):  # [n] -> [n]
     """The target's ids as the draft reads them. np: numpy, or jax.numpy."""
-    return np.where(np.asarray(tokens) < shared.n_shared, tokens, shared.unknown)
+    return np.where(np.asarray(tokens) < by.n_shared, tokens, by.unknown)
 
 
-def to_target(logits, shared: Shared, np: ModuleType = np):  # [n, the draft's n_vocab] -> [n, n_vocab]
-    n_more = shared.n_vocab - shared.n_shared
-    return np.pad(logits[:, : shared.n_shared], ((0, 0), (0, n_more)), constant_values=-np.inf)
+def to_target(logits, by: VocabularyMap, np: ModuleType = np):  # [n, the draft's n_vocab] -> [n, n_vocab]
+    n_more = by.n_vocab - by.n_shared
+    return np.pad(logits[:, : by.n_shared], ((0, 0), (0, n_more)), constant_values=-np.inf)

@@ -22,11 +22,13 @@ from speculative.measure.record import (
     Seconds,
     Times,
 )
-from speculative.measure.turns import Record
+from speculative.measure.turns import TimedDecoder
 from speculative.steps import TextStep
 
 
-def figures(autoregressive: Record | None, speculative: Record, measured: Measured | None = None) -> Figures:
+def figures(
+    autoregressive: TimedDecoder | None, speculative: TimedDecoder, measured: Measured | None = None
+) -> Figures:
     """Return the figures of a run. measured: what predictions need beside it."""
     counts = count(speculative.iterations)
     costs = costs_of(speculative)
@@ -120,7 +122,7 @@ class Costs(NamedTuple):
     prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
 
 
-def costs_of(record: Record) -> Costs:
+def costs_of(record: TimedDecoder) -> Costs:
     """Return the mean times of a decoder's calls."""
     timed = [step for step in record.iterations if step.seconds]  # of texts decoded together, the first has the times
     windows = []  # (rows, seconds)
@@ -146,7 +148,7 @@ def prefill_seconds(timed: Sequence[TextStep], by_rows: ByRows, t_draft: float) 
     return seconds
 
 
-def times_of(autoregressive: Record | None, speculative: Record, costs: Costs) -> Times:
+def times_of(autoregressive: TimedDecoder | None, speculative: TimedDecoder, costs: Costs) -> Times:
     drafting = sum(step.drafting for step in speculative.iterations)
     scoring = sum(step.scoring for step in speculative.iterations)
     seconds = Seconds(
@@ -164,7 +166,9 @@ def times_of(autoregressive: Record | None, speculative: Record, costs: Costs) -
 # ---- Both decoders ---------------------------------------------------------------------------------------------------
 
 
-def compare(autoregressive: Record, speculative: Record, costs: Costs, counts: Counts, times: Times) -> Comparison:
+def compare(
+    autoregressive: TimedDecoder, speculative: TimedDecoder, costs: Costs, counts: Counts, times: Times
+) -> Comparison:
     """Return the speedup, its doubt and its account. costs: of the speculative decoder."""
     plain = costs_of(autoregressive)
     ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
@@ -178,7 +182,7 @@ def compare(autoregressive: Record, speculative: Record, costs: Costs, counts: C
     return replace(comparison, doubt=doubt)
 
 
-def account_of(speculative: Record, counts: Counts, t_target: float | None, costs: Costs) -> Account | None:
+def account_of(speculative: TimedDecoder, counts: Counts, t_target: float | None, costs: Costs) -> Account | None:
     """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup. None if
     every call also read the prompt."""
     if not t_target or not costs.by_rows or costs.draft is None:

@@ -22,7 +22,7 @@ from speculative.measure.figures import figures
 from speculative.measure.greedy import greedy_difference
 from speculative.measure.predictions import measure
 from speculative.measure.record import (
-    Decoder,
+    DecoderRecord,
     Difference,
     Figures,
     Machine,
@@ -33,7 +33,7 @@ from speculative.measure.record import (
     RunRecord,
 )
 from speculative.measure.rule_words import words_of
-from speculative.measure.turns import Record
+from speculative.measure.turns import TimedDecoder
 from speculative.options import FIELDS, Options
 from speculative.rules import Rule
 from speculative.session import Session
@@ -48,7 +48,7 @@ BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with 
 )
 
 
-def make_record(session: Session, prompts: Sequence[str], records: Sequence[Record], **options: Any) -> RunRecord:
+def make_record(session: Session, prompts: Sequence[str], records: Sequence[TimedDecoder], **options: Any) -> RunRecord:
     """Return the record of a run.
 
     prompts: one for each text. records: of both decoders, or of the one that has run. options: those that differ from
@@ -157,11 +157,11 @@ def packable(session: Session) -> PackSaves | None:
 # ---- What came -------------------------------------------------------------------------------------------------------
 
 
-def decoder_of(record: Record) -> Decoder:
-    return Decoder(record.seconds, record.runs, record.samples)
+def decoder_of(record: TimedDecoder) -> DecoderRecord:
+    return DecoderRecord(record.seconds, record.runs, record.samples)
 
 
-def run_figures(session: Session, records: dict[str, Record]) -> Figures | None:
+def run_figures(session: Session, records: dict[str, TimedDecoder]) -> Figures | None:
     """Return the figures, with predictions if both decoders have run. None if nothing could be drafted."""
     if "speculative" not in records:
         return None
@@ -169,7 +169,7 @@ def run_figures(session: Session, records: dict[str, Record]) -> Figures | None:
     return figures(records.get("autoregressive"), records["speculative"], measured)
 
 
-def difference(session: Session, records: Sequence[Record]) -> Difference | None:
+def difference(session: Session, records: Sequence[TimedDecoder]) -> Difference | None:
     """Return where two greedy texts differ. None if they are equal, and if differences are no surprise."""
     plan = session.plan
     if len(records) < 2 or claim_of(plan.rule) or not plan.is_greedy:
@@ -177,7 +177,7 @@ def difference(session: Session, records: Sequence[Record]) -> Difference | None
     return greedy_difference(session, records[0].inputs, [record.tokens for record in records])
 
 
-def first_unlike_the_blogs(session: Session, record: Record) -> int | None:
+def first_unlike_the_blogs(session: Session, record: TimedDecoder) -> int | None:
     """Return the first token that is not the one that the blog printed, from 1; 0 if all are equal. None if this is not
     the blog's run, with a target of that name."""
     if not session.plan.is_greedy or not is_the_blogs(session.models.spec("target")):
@@ -198,7 +198,7 @@ def is_the_blogs(target: ModelSpec) -> bool:
     return (target.size, target.dtype) == ("1558M", "float32") and is_like_it
 
 
-def vocabulary(records: Sequence[Record], encoder: Encoder) -> dict[int, str]:
+def vocabulary(records: Sequence[TimedDecoder], encoder: Encoder) -> dict[int, str]:
     """Return the texts of the tokens that a page shows beside the text: as bytes, \\xNN if a part of a character."""
     tokens: set[int] = set()
     for record in records:

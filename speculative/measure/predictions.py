@@ -23,7 +23,7 @@ from speculative.drafters.base import DrafterSpec
 from speculative.filters import margins_of
 from speculative.measure.record import Predictions
 from speculative.measure.simulate import KnownText, Prices, Simulation
-from speculative.measure.turns import Record
+from speculative.measure.turns import TimedDecoder
 from speculative.session import Session
 from speculative.steps import TextStep
 
@@ -54,7 +54,7 @@ class Measured(NamedTuple):
 # ---- After the run ---------------------------------------------------------------------------------------------------
 
 
-def measure(session: Session, speculative: Record) -> Measured | None:
+def measure(session: Session, speculative: TimedDecoder) -> Measured | None:
     """Measure after a run. None if there can be no predictions: on JAX, of a batch, and for trees."""
     plan = session.plan
     if not session.engine.predicts or plan.batch > 1 or plan.tree:
@@ -99,7 +99,7 @@ def has_model(specs: Iterable[DrafterSpec]) -> bool:
     return any(spec.has_model for spec in specs)
 
 
-def known_texts(session: Session, speculative: Record, until: float | None) -> list[KnownText]:
+def known_texts(session: Session, speculative: TimedDecoder, until: float | None) -> list[KnownText]:
     """Return the texts of a run. until: the time up to which the draft model may be asked; None if no drafter has a
     model."""
     texts = zip(speculative.inputs, speculative.samples, strict=True)
@@ -174,7 +174,7 @@ def time_by_text(text: KnownText) -> float:
     return max(seconds)
 
 
-def time_windows(session: Session, speculative: Record, most: float) -> ByRows:
+def time_windows(session: Session, speculative: TimedDecoder, most: float) -> ByRows:
     """Time windows of the target a few times, as long as `most` seconds allow -> {rows: seconds, or a part of them}."""
     network = session.models["target"]
     in_run = {step.drafted + 1 for step in speculative.iterations if not step.prefill}
@@ -246,7 +246,7 @@ class Conditions(NamedTuple):
 
 
 def predict(
-    autoregressive: Record, speculative: Record, prefill: float, costs: ByRows, measured: Measured
+    autoregressive: TimedDecoder, speculative: TimedDecoder, prefill: float, costs: ByRows, measured: Measured
 ) -> Predictions:
     """Predict the speedup of each drafter for some K up to the longest window that was timed, and for "auto"; K is a
     text, as in JSON.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from speculative.measure.record import Decoder, RunRecord
+from speculative.measure.record import DecoderRecord, RunRecord
 from speculative.measure.words import duration, label, many
 from speculative.steps import TextStep
 
@@ -32,7 +32,7 @@ class Placed(NamedTuple):
 Lanes = dict[str, list[Placed]]  # {decoder: its steps}
 
 
-def placed_steps(decoder: Decoder) -> list[Placed]:
+def placed_steps(decoder: DecoderRecord) -> list[Placed]:
     """Return the steps of a decoder, which has decoded one text."""
     steps = decoder.iterations
     proposers = {name for step in steps for name in step.proposers}

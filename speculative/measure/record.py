@@ -86,7 +86,7 @@ class Sample:
 
 
 @dataclass
-class Decoder:
+class DecoderRecord:
     """One of the two decoders."""
 
     seconds: float = 0.0  # of decoding
@@ -259,8 +259,8 @@ class RunRecord:
     timed: bool  # whether measured times chose some K
     fast: str | None  # the drafter that --fast stands for here, if there is a draft model
     prompts: list[Prompt]  # `text` and `tokens` of each prompt
-    autoregressive: Decoder | None  # the autoregressive decode, except with --only speculative
-    speculative: Decoder | None  # the speculative decode, except with --only autoregressive
+    autoregressive: DecoderRecord | None  # the autoregressive decode, except with --only speculative
+    speculative: DecoderRecord | None  # the speculative decode, except with --only autoregressive
     figures: Figures | None  # see below; of the speculative decode
     difference: Difference | None  # of two greedy texts that differ: its `text`, and whether it `is_defect`
     blog_text: int | None  # in the blog's run: the number of the first token that is not the blog's, or 0
@@ -268,7 +268,7 @@ class RunRecord:
     packable: PackSaves | None = None  # what --pack would save, unless it is little
 
     @property
-    def decoders(self) -> dict[str, Decoder]:
+    def decoders(self) -> dict[str, DecoderRecord]:
         """{name: decoder} of those that have run, in their order."""
         both = {"autoregressive": self.autoregressive, "speculative": self.speculative}
         return {name: decoder for name, decoder in both.items() if decoder}

@@ -7,7 +7,7 @@ from speculative.decoding import decoded
 from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
 from speculative.loops import DECODERS
-from speculative.measure.record import Decoder, Sample
+from speculative.measure.record import DecoderRecord, Sample
 from speculative.rules import TOKEN, Rule
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -16,7 +16,7 @@ SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
 
 
 @dataclass
-class Record(Decoder):
+class TimedDecoder(DecoderRecord):
     """One decoder and its texts. Only the decoder's own time is counted."""
 
     name: str = ""  # "autoregressive" or "speculative"
@@ -40,7 +40,7 @@ def timed_turns(
     watch: Callable = lambda name, step: None,
     with_details: bool = True,
     repeats: int | None = None,
-) -> Iterator[Record]:
+) -> Iterator[TimedDecoder]:
     """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
 
     If the first decode is short, the decoders run in turn, equally often, until the runs took SHORT_SECONDS for each
@@ -70,15 +70,15 @@ class Turns:
     N: int
     watch: Callable
     with_details: bool
-    records: dict[str, list[Record]]
+    records: dict[str, list[TimedDecoder]]
     seconds: float = 0.0  # of all runs
 
-    def run(self, name: str) -> Record:
+    def run(self, name: str) -> TimedDecoder:
         """Decode all texts once with this decoder."""
         session = self.session
         session.forget()  # so that all decodes begin alike
         records = self.records[name]
-        record = Record(name=name, inputs=self.inputs, rule=session.plan.rule)
+        record = TimedDecoder(name=name, inputs=self.inputs, rule=session.plan.rule)
         waited = seconds_waited()
         for step in decoded(session, name, self.inputs, self.N, with_details=self.with_details):
             record.add(step)
@@ -100,7 +100,7 @@ class Turns:
         return None if as_often and is_enough else fewest
 
 
-def median_run(records: Sequence[Record]) -> Record:
+def median_run(records: Sequence[TimedDecoder]) -> TimedDecoder:
     """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
     same = [record for record in records if record.tokens == records[0].tokens]
     same.sort(key=lambda record: record.seconds)

@@ -55,7 +55,7 @@ class JaxEngine(Engine):
         return dtype
 
     def tolerance(self, dtype: str) -> float:
-        return on_jax(dtype).tolerance
+        return FORMATS[dtype].tolerance
 
     def check(self, plan: Plan) -> None:
         for spec in (spec for specs in plan.levels for spec in specs):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from speculative.engines.jax.model import Network
+from speculative.engines.jax.model import DeviceNetwork
 from speculative.engines.jax.sampling import RULES, sample, to_distribution, uniform
 from speculative.filters import Filters
 from speculative.rules import Rule
@@ -62,7 +62,9 @@ class Drafts(NamedTuple):
 class DeviceDecoder:
     """Both algorithms for a pair of Networks, compiled: prefill and run."""
 
-    def __init__(self, target: Network, draft: Network, filters: Filters, draft_filters: Filters, rule: Rule):
+    def __init__(
+        self, target: DeviceNetwork, draft: DeviceNetwork, filters: Filters, draft_filters: Filters, rule: Rule
+    ):
         self.networks = {"target": target, "draft": draft}
         self.filters = {"target": filters, "draft": draft_filters}
         self.accept = RULES[rule.kind](rule.number)

@@ -80,7 +80,7 @@ def constrain(x, sharding):
 
 
 @dataclass(frozen=True)
-class Network:
+class DeviceNetwork:
     """A model on the device."""
 
     params: dict  # those of gpt2(), with a Matrix for wte and for each w
@@ -115,8 +115,8 @@ class Network:
         n = len(tokens)
         tokens = jnp.pad(tokens, (0, max(0, self.least - n)))  # [n_rows], the larger of n and least
         positions = start + jnp.arange(len(tokens))  # [n_rows]
-        if "shared" in self.hparams:
-            tokens = to_draft(tokens, self.hparams["shared"], jnp)
+        if "vocabulary_map" in self.hparams:
+            tokens = to_draft(tokens, self.hparams["vocabulary_map"], jnp)
         wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n_rows, n_embd]
         activation = ACTIVATIONS.get(self.hparams.get("activation_function"), gpt2.gelu)
         updated: list[tuple] = []
@@ -130,8 +130,8 @@ class Network:
                 cache=SimpleNamespace(length=0, layers=layers),
                 n_last=n_last,
             )[:n]  # [n or n_last, n_vocab]
-        if "shared" in self.hparams:
-            logits = to_target(logits, self.hparams["shared"], jnp)
+        if "vocabulary_map" in self.hparams:
+            logits = to_target(logits, self.hparams["vocabulary_map"], jnp)
         return logits, updated
 
 
@@ -185,7 +185,7 @@ class JaxPass:
 
     hidden = None  # it keeps no output of the last block
 
-    def __init__(self, network: Network):
+    def __init__(self, network: DeviceNetwork):
         self.network = network
         self.n_ctx = network.hparams["n_ctx"]
         capacity = self.n_ctx + SMALL  # rows of padding may follow the last token
@@ -228,9 +228,9 @@ class JaxPass:
             self(np.zeros(n_rows, int), n_last=n_rows)
 
 
-def cached(network: Network, name: str = "the model") -> CachedNetwork:
-    """A Network of the devices as decoders take it. It translates the ids of another vocabulary itself."""
-    return CachedNetwork(network.params, network.hparams | {"shared": None}, lambda *_: JaxPass(network), name)
+def cached(network: DeviceNetwork, name: str = "the model") -> CachedNetwork:
+    """A DeviceNetwork of the devices as decoders take it. It translates the ids of another vocabulary itself."""
+    return CachedNetwork(network.params, network.hparams | {"vocabulary_map": None}, lambda *_: JaxPass(network), name)
 
 
 # ---- What is compiled ------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.engines import formats
-from speculative.engines.jax.model import SMALL, Matrix, Network, devices
+from speculative.engines.jax.model import SMALL, DeviceNetwork, Matrix, devices
 from speculative.support.errors import UserError
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
@@ -50,8 +50,8 @@ def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
     return mesh
 
 
-def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) -> Network:
-    """A Network on the devices of the mesh.
+def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) -> DeviceNetwork:
+    """A DeviceNetwork on the devices of the mesh.
 
     read: a function of convert(name, array) that gives the parameters, such as partial(load_params, folder, hparams):
     each tensor is placed as soon as it is read, and the host never holds the model. dtype: the format of the matrices,
@@ -66,7 +66,7 @@ def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) ->
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     needs = formats.on_jax(dtype)
     computed = jnp.dtype(needs.computed_on_cpu if on_cpu else needs.computed)
-    network = Network({}, hparams, n_padded, computed, mesh, split, least_rows(on_cpu, computed))
+    network = DeviceNetwork({}, hparams, n_padded, computed, mesh, split, least_rows(on_cpu, computed))
     return replace(network, params=read(partial(placed, network, needs)))
 
 
@@ -89,7 +89,7 @@ def least_rows(on_cpu: bool, computed: Any) -> int:
     return SMALL if computed == jnp.float32 else 2
 
 
-def placed(network: Network, needs: formats.OnJax, name: str, a: np.ndarray) -> Any:
+def placed(network: DeviceNetwork, needs: formats.OnJax, name: str, a: np.ndarray) -> Any:
     """Return a parameter on the devices: a Matrix, or an array of float32."""
     name = re.sub(r"^h\d+/", "", name)
     axis = None
@@ -111,7 +111,7 @@ def placed(network: Network, needs: formats.OnJax, name: str, a: np.ndarray) -> 
     return Matrix(stored, scale, network.dtype, of_input, of_output)
 
 
-def put(network: Network, a: np.ndarray, axis: int | None) -> Any:
+def put(network: DeviceNetwork, a: np.ndarray, axis: int | None) -> Any:
     """Place an array on the devices, split along an axis, or whole on each."""
     sharding = network.everywhere
     if axis is not None:
