@@ -65,7 +65,7 @@ def use_cpus(n: int, cpus: Sequence[int]) -> None:
 def waited(run: CompiledPass) -> float:
     """The share of a row's time in which the first thread waited for others."""
     forward(run, 1)
-    call: Any = run.call
+    call: Any = run.arguments
     return call.idle_ns / call.call_ns
 
 

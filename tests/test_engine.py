@@ -173,7 +173,7 @@ def differ_beside_other_texts(dtype, hparams):
                 sees[-1, -2] = 0  # the last two are siblings
             tokens = rng.integers(0, 261, n)
             n_last = int(rng.integers(1, n + 1))
-            rows.append(forward.Rows(texts[number].cache, tokens, n_past, n_last, sees if n > 2 else None))
+            rows.append(forward.TextRows(texts[number].cache, tokens, n_past, n_last, sees if n > 2 else None))
             held[number] = np.append(held[number], tokens[: n - (n > 2)])
         for text, (logits, hidden) in zip(rows, run.together(rows), strict=True):
             [(alone, hidden_alone)] = run.together([text])
@@ -252,7 +252,7 @@ def test_no_call_has_more_rows_than_there_is_room_for(n_rows, monkeypatch):
     run(TOKENS[:n_rows], n_rows)
     run.output(np.zeros((n_rows, 96), np.float32))
     run.layer_seconds(n_rows)
-    run.together([forward.Rows(run.cache, TOKENS[: min(n_rows, forward.CHUNK)], 0, 1)] * 3)
+    run.together([forward.TextRows(run.cache, TOKENS[: min(n_rows, forward.CHUNK)], 0, 1)] * 3)
     assert max(rows) <= forward.CHUNK
     monkeypatch.undo()
     if n_rows > forward.CHUNK:
@@ -346,7 +346,7 @@ def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
     run(TOKENS[:3], 1)
     assert pool.single_until > time.perf_counter()
     run(TOKENS[:3], 1)
-    assert run.call.n_threads == 1
+    assert run.arguments.n_threads == 1
 
 
 def test_without_workers_a_pass_goes_on_alone(monkeypatch):
@@ -359,7 +359,7 @@ def test_without_workers_a_pass_goes_on_alone(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", start)
     monkeypatch.setattr(forward, "pool", threads.ThreadPool())
     logits = run(TOKENS[:9], 9)
-    assert run.call.n_threads < 9
+    assert run.arguments.n_threads < 9
     assert np.array_equal(logits, CompiledPass(params, hparams_of(2, 96, 3), 1)(TOKENS[:9], 9))
 
 

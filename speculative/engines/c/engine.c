@@ -14,6 +14,8 @@
 // ---- The functions of gpt2.py ---------------------------------------------------------------------------------------
 
 INLINE vfloat exp_(vfloat x) {  // for x <= 0: 2**n e**r, where r is small; 0 below -87
+  // Adding 1.5 * 2**23 rounds to a whole number, which is then in the low bits. log(2) is split into a short part and
+  // the rest, so that n log(2) loses no digits.
   const float magic = 3 << 22;
   vint tiny = x < all(-87);
   vfloat y = choose(tiny, all(-87), x), shifted = y * 1.44269504f + magic, n = shifted - magic;
@@ -56,7 +58,12 @@ static void layer_norm(const float *x, Norm ln, int64_t n, float *out) {  // [n]
 // Python's threads each do a share of the tiles and heads, and meet at a barrier before one reads what others wrote.
 // One that waits spins, then yields its core in each turn. Without work for many turns it goes back to Python to sleep.
 enum { MOST_THREADS = 256, SPINS = 50, YIELDS = 4000 };  // turns until then
-enum { ASLEEP, AWAKE, CALLED, WORK };
+enum {
+  ASLEEP,  // in Python, which has to wake it
+  AWAKE,  // in C, where it looks for work in each turn
+  CALLED,  // as AWAKE, but promised to the pass that is about to begin: it no longer falls asleep
+  WORK,  // the pass may begin
+};
 static struct { _Alignas(64) _Atomic int state; } threads[MOST_THREADS];
 static _Alignas(64) _Atomic int64_t arrived;  // threads at the barrier
 static _Alignas(64) _Atomic int64_t met;  // barriers passed
@@ -134,9 +141,11 @@ static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[pos
 static void take_wanted(const GPT2 *m, int64_t thread) {  // last_block = the wanted rows of x; a thread has some rows
   int64_t n = m->n_embd, wanted = 0;
   const float *x = m->x;
-  for (const Text *t = m->texts; t < m->texts + m->n_texts; x += t++->n_rows * n)
+  for (const Text *t = m->texts; t < m->texts + m->n_texts; t++) {
     for (int64_t row = t->n_rows - t->n_last; row < t->n_rows; row++, wanted++)
       if (wanted % m->n_threads == thread) memcpy(m->last_block + wanted * n, x + row * n, 4 * n);
+    x += t->n_rows * n;
+  }
 }
 
 INLINE void finish(const float *sums, const float *scale, const float *b, int then, int n, float *out) {
@@ -268,9 +277,15 @@ static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int6
 static void mha(GPT2 *m, int64_t thread, int64_t layer, const Attn *attn, const Norm *ln) {  // x += ...
   linear(m, thread, m->x, m->n_rows, ln, &attn->c_attn, STORE, m->qkv);  // -> [n_rows, 3*n_embd]
   meet(m, thread);
-  for (int64_t head = thread * m->n_head / m->n_threads; head < (thread + 1) * m->n_head / m->n_threads; head++)
-    for (int64_t text = 0, row = 0; text < m->n_texts; row += m->texts[text++].n_rows)  // -> [n_rows, n_embd]
-      attention(m, m->texts[text], m->qkv + row * 3 * m->n_embd, m->scratch[thread], layer, head, m->a + row * m->n_embd);
+  for (int64_t head = thread * m->n_head / m->n_threads; head < (thread + 1) * m->n_head / m->n_threads; head++) {
+    const float *qkv = m->qkv;
+    float *a = m->a;
+    for (const Text *t = m->texts; t < m->texts + m->n_texts; t++) {  // -> [n_rows, n_embd]
+      attention(m, *t, qkv, m->scratch[thread], layer, head, a);
+      qkv += t->n_rows * 3 * m->n_embd;
+      a += t->n_rows * m->n_embd;
+    }
+  }
   meet(m, thread);
   linear(m, thread, m->a, m->n_rows, 0, &attn->c_proj, ADD, m->x);
 }
@@ -311,10 +326,12 @@ const char *result_names(void) { return RESULTS(NAME); }
 
 static int check(const GPT2 *m) {  // Refuses a call that would read or write outside the arrays.
   int64_t rows = 0, wanted = 0;
-  for (const Text *t = m->texts; t < m->texts + m->n_texts; rows += t->n_rows, wanted += t++->n_last) {
+  for (const Text *t = m->texts; t < m->texts + m->n_texts; t++) {
     if (t->n_past + t->n_rows > m->n_ctx || t->n_last > t->n_rows) return NO_ROOM;
     for (int64_t row = 0; row < t->n_rows; row++)
       if (t->tokens[row] < 0 || t->tokens[row] >= m->n_vocab) return NO_SUCH_TOKEN;
+    rows += t->n_rows;
+    wanted += t->n_last;
   }
   if (rows != m->n_rows || rows > m->most_rows || m->n_wanted > m->most_rows) return NO_ROOM;
   if (m->n_texts && wanted != m->n_wanted) return NO_ROOM;

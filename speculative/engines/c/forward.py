@@ -20,7 +20,7 @@ CHUNK = 120  # rows for which engine.c has room in a call; Python hears Ctrl-C b
 PREFETCH_BYTES = 8192  # ahead of the loops
 
 
-class Rows(NamedTuple):
+class TextRows(NamedTuple):
     """Rows of one text, as one call computes them."""
 
     cache: Cache
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
             text.sees, text.sees_width = address(self.sees), self.sees.strides[0]
 
 
-def parts_of(rows: Rows) -> Iterator[Rows]:
+def parts_of(rows: TextRows) -> Iterator[TextRows]:
     """Cut the rows of a text into parts of CHUNK rows, of which each is computed after those before it."""
     n = len(rows.tokens)
     if n <= CHUNK:
@@ -51,19 +51,19 @@ def parts_of(rows: Rows) -> Iterator[Rows]:
         end = min(first + CHUNK, n)
         first_wanted = max(first, n - rows.n_last)
         sees = None if rows.sees is None else rows.sees[first:end]
-        yield Rows(rows.cache, rows.tokens[first:end], rows.n_past + first, max(0, end - first_wanted), sees)
+        yield TextRows(rows.cache, rows.tokens[first:end], rows.n_past + first, max(0, end - first_wanted), sees)
 
 
-def calls_of(texts: Sequence[Rows]) -> Iterator[list[Rows]]:
+def calls_of(texts: Sequence[TextRows]) -> Iterator[list[TextRows]]:
     """Share texts, of at most CHUNK rows, among calls of at most CHUNK rows."""
-    call: list[Rows] = []
+    call: list[TextRows] = []
     n = 0
-    for text in texts:
-        n += len(text.tokens)
+    for rows in texts:
+        n += len(rows.tokens)
         if n > CHUNK:
             yield call
-            call, n = [], len(text.tokens)
-        call.append(text)
+            call, n = [], len(rows.tokens)
+        call.append(rows)
     yield call
 
 
@@ -87,7 +87,7 @@ class CompiledPass:
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
         self.texts = (struct("Text") * CHUNK)()  # of a call, which each have a row or more
         self.memory = memory = Memory()
-        self.call: Any = struct("GPT2")(
+        self.arguments: Any = struct("GPT2")(
             **{name: hparams[name] for name in ("n_embd", "n_head", "n_ctx", "n_vocab")},
             n_inner=n_inner,
             activation=numbers("activation")[hparams.get("activation_function", "gelu_new")],
@@ -120,30 +120,30 @@ class CompiledPass:
         before it on its path; it is trusted. Raises ValueError as together does."""
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)
-        rows = Rows(self.cache, np.ascontiguousarray(tokens, np.int64), n_past, n_last, sees)
+        rows = TextRows(self.cache, np.ascontiguousarray(tokens, np.int64), n_past, n_last, sees)
         results = [self.compute(part) for part in parts_of(rows)]
         logits, self.hidden = results[0]
         if len(results) > 1:
             logits, self.hidden = map(np.concatenate, zip(*results, strict=True))
         return logits
 
-    def compute(self, rows: Rows) -> Outputs:
+    def compute(self, rows: TextRows) -> Outputs:
         """Compute at most CHUNK rows of this text."""
         return self.compute_beside_others(rows) if self.compute_beside_others else self.together([rows])[0]
 
-    def together(self, texts: Sequence[Rows]) -> list[Outputs]:
+    def together(self, texts: Sequence[TextRows]) -> list[Outputs]:
         """Compute at most CHUNK rows of each of these texts. A row's bits do not depend on the others. Raises
         ValueError for a token that does not exist, or a text that is too long, as compiled code looks up whatever it is
         given."""
         results = []
-        for rows in calls_of(texts):
-            n_wanted = sum([text.n_last for text in rows])
+        for call in calls_of(texts):
+            n_wanted = sum([rows.n_last for rows in call])
             logits = np.empty((n_wanted, self.hparams["n_vocab"]), np.float32)  # [n_wanted, n_vocab]
             hidden = np.empty((n_wanted, self.hparams["n_embd"]), np.float32)  # [n_wanted, n_embd]
-            self.run(rows, hidden, logits)
+            self.run(call, hidden, logits)
             end = 0
-            for text in rows:
-                first, end = end, end + text.n_last
+            for rows in call:
+                first, end = end, end + rows.n_last
                 results.append(Outputs(logits[first:end], hidden[first:end]))
         return results
 
@@ -156,22 +156,22 @@ class CompiledPass:
             self.run([], x[first:end], logits[first:end], (0, 0))
         return logits
 
-    def run(self, rows: Sequence[Rows], hidden, logits, layers: tuple[int, int] | None = None) -> None:
+    def run(self, call: Sequence[TextRows], hidden, logits, layers: tuple[int, int] | None = None) -> None:
         """Make one call of engine.c: hidden [n, n_embd] is the last block's output for the wanted rows, which it fills,
-        or takes if there are no other rows; logits [n, n_vocab]. layers: from one up to another; None: all. Raises
+        or takes if the call has no texts; logits [n, n_vocab]. layers: from one up to another; None: all. Raises
         ValueError if C refuses."""
-        call = self.call
+        arguments = self.arguments
         n_rows = 0
-        for i, text in enumerate(rows):
-            text.fill(self.texts[i])
-            n_rows += len(text.tokens)
-        call.n_rows = n_rows
-        call.n_texts = len(rows)
-        call.n_wanted = len(logits)
-        call.last_block = address(hidden)
-        call.logits = address(logits)
-        call.first_layer, call.end_layer = layers or (0, self.hparams["n_layer"])
-        pool.run(call, self.n_threads)
+        for rows, text in zip(call, self.texts, strict=False):
+            rows.fill(text)
+            n_rows += len(rows.tokens)
+        arguments.n_rows = n_rows
+        arguments.n_texts = len(call)
+        arguments.n_wanted = len(logits)
+        arguments.last_block = address(hidden)
+        arguments.logits = address(logits)
+        arguments.first_layer, arguments.end_layer = layers or (0, self.hparams["n_layer"])
+        pool.run(arguments, self.n_threads)
 
     def layer_seconds(self, n_rows: int, n_past: int = 0) -> float:
         """The time of one block for so many rows, another one in each call, so that no cache of the CPU holds it.
@@ -182,7 +182,7 @@ class CompiledPass:
         nothing = np.empty((0, 0), np.float32)
         layer = self.timed_layer = (self.timed_layer + 1) % self.hparams["n_layer"]
         began = time.perf_counter()
-        for part in parts_of(Rows(self.cache, tokens, n_past, 0)):
+        for part in parts_of(TextRows(self.cache, tokens, n_past, 0)):
             self.run([part], nothing, nothing, (layer, layer + 1))
         return time.perf_counter() - began
 
