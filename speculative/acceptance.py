@@ -18,7 +18,7 @@ import numpy as np
 DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20 count
 SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the s that is expected
 SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares], the values of g
-N_EXPECTED = 24  # accepted drafts that the expectation counts for
+PRIOR_DRAFTS = 24  # the prior weighs as many accepted drafts
 
 
 class Acceptance:
@@ -28,8 +28,8 @@ class Acceptance:
         """scale: the s that is expected, within a factor of 8."""
         self.scales = scale * SCALES  # [n_scales, 1]
         distance = np.log2(SCALES) / 3  # [n_scales, 1]
-        self.expected = N_EXPECTED * np.log(SHARES) - distance**2  # [n_scales, n_shares], log weights
-        self.weigh(self.expected)
+        self.log_prior = PRIOR_DRAFTS * np.log(SHARES) - distance**2  # [n_scales, n_shares], log weights
+        self.weigh(self.log_prior)
         self.n_tested = 3.0  # discounted; at first as of three drafts with a margin of two scales
         self.n_accepted = 3.0 * self.chance(2 * scale)
 
@@ -45,17 +45,17 @@ class Acceptance:
     def chance(self, margin: float) -> float:
         """The chance that a draft with this margin is accepted: the mean over the grid."""
         preferred = self.preferred(margin)[:, 0]  # [n_scales]
-        return float(preferred @ self.mean_shares)
+        return float(preferred @ self.weighted_shares)
 
     def weigh(self, evidence: np.ndarray) -> None:  # [n_scales, n_shares], log weights
         weights = np.exp(evidence - np.max(evidence))  # [n_scales, n_shares]
         self.evidence = evidence
-        self.mean_shares = weights @ SHARES / np.sum(weights)  # [n_scales], each times the weight of its scale
+        self.weighted_shares = weights @ SHARES / np.sum(weights)  # [n_scales], each times the weight of its scale
 
     def learn(self, margins: Sequence[float], n_accepted: int) -> None:
         """Count the drafts of a proposal that were tested: those that were accepted, and the next if there is any."""
         tested = margins[: n_accepted + 1]
-        evidence = DECAY * self.evidence + (1 - DECAY) * self.expected  # [n_scales, n_shares]
+        evidence = DECAY * self.evidence + (1 - DECAY) * self.log_prior  # [n_scales, n_shares]
         for i, margin in enumerate(tested):
             chances = SHARES * self.preferred(margin)  # [n_scales, n_shares]
             likelihood = chances if i < n_accepted else 1 - chances

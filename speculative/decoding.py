@@ -86,6 +86,7 @@ class TextDecode:
         if isinstance(proposal, Tree):
             with_text.tree = {"tokens": proposal.tokens, "parents": proposal.parents, "path": path_of(step)[1:]}
             return with_text
+        # strict=False, as a loop on a device has no q
         with_text.q = [float(row[token]) for row, token in zip(step.q, with_text.tokens, strict=False)]
         with_text.levels = self.calls_inside(proposal)
         if self.with_details and self.rule.judge and len(step.q):

@@ -113,11 +113,9 @@ class Models:
         n_cached: the tokens of all prompts, if several are decoded together."""
         sizes = []
         for spec in self.new_specs(networks):
-            hparams = spec.hparams
-            if self.shares_cache(spec.role):
-                hparams = hparams | {"n_ctx": 0}
-            sizes.append((hparams, self.engine.held_dtype(spec.dtype)))
-        memory.check(sizes, self.engine.free_bytes(), n_cached, self.engine.saving)
+            n_own = 0 if self.shares_cache(spec.role) else n_cached
+            sizes.append(memory.SizedModel(spec.role, spec.hparams, self.engine.held_dtype(spec.dtype), n_own))
+        memory.check(sizes, self.engine.free_bytes(), self.engine.saving)
 
     def smallest_context(self, plan: Plan) -> ModelSpec:
         """Return the model with the smallest context."""
@@ -192,13 +190,13 @@ class Models:
         packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
 
-            def read(convert):
+            def read_weights(convert):
                 began = time.perf_counter()
                 params = load_params(folder, hparams, convert, bar.update)
                 self.note_packable(packed, time.perf_counter() - began)
                 return params
 
-            networks = self.engine.load(read, specs, in_place)
+            networks = self.engine.load(read_weights, specs, in_place)
         if any(is_mapped(network.params) for network in networks):
             for name in look(folder).weights:
                 self.files_in_use.add(os.path.join(folder, name))

@@ -113,7 +113,8 @@ class Stopping:
         return gain > self.cost(self.n + 1) - self.cost(self.n) or (self.near_end and self.pays_to_the_end())
 
     def pays_to_the_end(self) -> bool:
-        """Return whether drafts up to the end of the text pay. They save a further call about every other time."""
+        """Return whether drafts up to the end of the text pay. If all are accepted, about every other time the
+        last call is not needed: half of it counts."""
         chance = self.chance
         gain = 0.0
         for _ in range(self.n, self.k):
@@ -164,7 +165,7 @@ class AutoDrafter:
             proposal = self.ask(record, draft, x, k)
             is_unsure = len(proposal.margins) > 0 and proposal.margins[0] < record.scale  # less sure than usual
             if is_unsure and record is not last:
-                del self.asked[record]
+                del self.asked[record]  # a proposal that is passed over teaches nothing
             elif len(proposal.tokens):
                 return proposal
         return NOTHING
@@ -207,8 +208,8 @@ class AutoK:
             record.token_seconds.add(seconds())
             record.token_seconds.add(seconds())
         self.window.measure(window_seconds, most)
-        # What a token will take at best, if all drafts are alike, counts as two steps.
-        self.seconds = 2 * min(map(self.token_seconds, range(self.K_max)))
+        # start as if two steps had been made at the best K
+        self.seconds = 2 * min(map(self.expected_seconds, range(self.K_max)))
         self.n_tokens = 2.0
 
     @property
@@ -216,7 +217,7 @@ class AutoK:
         """The seconds that a token takes at present."""
         return self.seconds / self.n_tokens
 
-    def token_seconds(self, K: int) -> float:
+    def expected_seconds(self, K: int) -> float:
         """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
         record = self.records[-1]
         n_expected = sum(record.acceptance.mean**i for i in range(K + 1))

@@ -63,8 +63,8 @@ class PythonLoops:
             return loaded
         return loaded.with_probs(self.plan.filters(role))
 
-    def drafter(self, rng: Any, depth: int = 0, target: Any = None) -> Drafter:
-        """The drafter, or its levels from this depth on. rng: the decoder's generator. target: the model of this
+    def drafter(self, rng: Any, level: int = 0, target: Any = None) -> Drafter:
+        """The drafter, or its levels from this one on. rng: the decoder's generator. target: the model of this
         decode, as heads read its last hidden row."""
         plan = self.plan
         models = {role: self.model(role) for role in plan.roles}
@@ -76,9 +76,9 @@ class PythonLoops:
         tree = None
         if plan.tree:
             tree = first_of([spec.tree(context) for spec in innermost])
-        for level in range(len(plan.levels) - 1, depth, -1):  # from the inside out
-            model = models[plan.target_of(level)]
-            drafts = [self.around(level, drafts, model, rng)]
+        for inner in range(len(plan.levels) - 1, level, -1):  # from the inside out
+            model = models[plan.target_of(inner)]
+            drafts = [self.around(inner, drafts, model, rng)]
         return Drafter(first_of(drafts), drafts, tree)
 
     def around(self, level: int, drafts: Sequence[Callable], model: Any, rng: Any) -> Callable:
@@ -96,33 +96,33 @@ class PythonLoops:
         """The innermost level is measured first: a token that the level around it drafts costs what it takes."""
         n = min(N_COST_TOKENS, max(1, self.n_ctx - max(WINDOW_ROWS)))  # which leaves room for windows
         x = np.asarray(x)[-n:]  # [n]
-        unknown = [depth for depth, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.is_measured]
+        unknown = [level for level, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.is_measured]
         with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
-            for depth in reversed(unknown):
-                self.measure_level(depth, x)
+            for level in reversed(unknown):
+                self.measure_level(level, x)
                 bar.update(1)
 
-    def measure_level(self, depth: int, x) -> None:  # [n]
+    def measure_level(self, level: int, x) -> None:  # [n]
         """Measure the costs of a level of the drafter, in a small part of the time that a decode takes."""
         rng = np.random.default_rng(0)
-        drafts = self.drafter(rng, depth).parts
-        specs = self.plan.levels[depth]
-        token_seconds = []
+        drafts = self.drafter(rng, level).parts
+        specs = self.plan.levels[level]
+        draft_seconds = []
         for spec, draft in zip(specs, drafts, strict=True):
-            token_seconds.append(partial(self.token_seconds, depth, spec, draft, x))
-        target = self.plan.target_of(depth)
+            draft_seconds.append(partial(self.draft_seconds, level, spec, draft, x))
+        target = self.plan.target_of(level)
         window_seconds = partial(self.call_seconds, target, x)
         room = self.n_ctx - len(x)
-        self.lookaheads[depth].measure(window_seconds, token_seconds, room)
+        self.lookaheads[level].measure(window_seconds, draft_seconds, room)
 
-    def token_seconds(self, depth: int, spec: DrafterSpec, draft: Callable, x) -> float:  # [n]
+    def draft_seconds(self, level: int, spec: DrafterSpec, draft: Callable, x) -> float:  # [n]
         """The seconds of a token that a drafter of this level drafts."""
-        inside = self.lookaheads[depth + 1 :]
+        inside = self.lookaheads[level + 1 :]
         if inside and isinstance(inside[0], AutoK):  # it has been measured, and expects this for each token
             return inside[0].token_worth
         if spec.has_model and not inside:  # a call for each token
             return self.call_seconds(spec.roles[0], x, 1)
-        clock = self.lookaheads[depth].clock
+        clock = self.lookaheads[level].clock
         draft(x, 1)  # which reads the text
         began = clock()
         draft(x, 1)

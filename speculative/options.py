@@ -222,7 +222,7 @@ def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = 
     if values.get("demo"):
         check_demo(values)
         values = {name: value for name, value in DEMO.items() if name in names} | values
-    o = replace(base, **ended(values, base), **values) if base else kind(**values)
+    o = replace(base, **reset_by(values, base), **values) if base else kind(**values)
     check_effects(values, o)
     return o
 
@@ -253,8 +253,8 @@ def check_conflicts(values: dict) -> None:
             raise UserError(f"--{name} and --{other} cannot be combined: give one of them")
 
 
-def ended(values: dict, base: ModelOptions) -> dict:
-    """Return the options of base that end because one that excludes them changes, with their defaults."""
+def reset_by(values: dict, base: ModelOptions) -> dict:
+    """Return the options of base that a changed one excludes: they go back to their defaults."""
     changed = [name for name, value in values.items() if value != getattr(base, name)]
     defaults = {}
     for f in fields(base):

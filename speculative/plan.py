@@ -112,9 +112,9 @@ class Plan:
         """Whether some K is chosen by measured times, so that the seed alone does not decide the text."""
         return "auto" in self.Ks
 
-    def target_of(self, depth: int) -> str:
+    def target_of(self, level: int) -> str:
         """The role of the model for which a level drafts: the target, or the model of the level around it."""
-        return self.levels[depth - 1][0].roles[0] if depth else "target"
+        return self.levels[level - 1][0].roles[0] if level else "target"
 
     def filters(self, role: str) -> Filters:
         return self.target_filters if role == "target" else self.draft_filters

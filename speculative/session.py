@@ -35,6 +35,20 @@ def models_of(o: ModelOptions, quiet: bool = False) -> Models:
     return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet, o.refresh)
 
 
+def n_cached(o: ModelOptions, n_tokens: int) -> int | None:
+    """Return the tokens in the caches of a batch whose longest text has n_tokens, on a device; None without --batch."""
+    return o.batch // o.data_parallel * n_tokens if o.batch > 1 else None
+
+
+def is_short(o: ModelOptions, n_tokens: int) -> bool:
+    """Return True for a command that reads so few tokens that packing does not pay: float32 weights are then used where
+    they lie in the file. Prompts and long windows cost 1.1 to 1.5 times as much without tiles, but to write 6 GB of
+    tiles would take longer. n_tokens: of its longest text."""
+    if o.batch > 1 or getattr(o, "verify", False):
+        return False
+    return getattr(o, "n_samples", 1) * n_tokens <= IN_PLACE_TOKENS
+
+
 class Session(Generic[AnyOptions]):
     """Two decoders over the same models, and how they decode.
 
@@ -76,14 +90,8 @@ class Session(Generic[AnyOptions]):
         lengths = [len(self.encode(prompt)) for prompt in {*self.prompts}]
         longest = max(lengths, default=1)  # tokens of a prompt
         n_tokens = longest + o.n_tokens_to_generate
-        n_cached = o.batch // o.data_parallel * n_tokens if o.batch > 1 else None
-        self.models.check(plan.networks, n_cached)
-        # A command that reads few tokens uses float32 weights where they lie in the file: prompts and long windows cost
-        # 1.1 to 1.5 times as much without tiles, but to write 6 GB of tiles would take longer.
-        n_samples = getattr(o, "n_samples", 1)
-        is_short = n_samples * n_tokens <= IN_PLACE_TOKENS and not getattr(o, "verify", False)
-        in_place = is_short and o.batch == 1 and bool(self.prompts)
-        new = self.models.load(plan, in_place)
+        self.models.check(plan.networks, n_cached(o, n_tokens))
+        new = self.models.load(plan, in_place=bool(self.prompts) and is_short(o, n_tokens))
         self.engine.prepare(plan, new, longest)
 
     def loops_of(self, plan: Plan) -> Loops:
@@ -173,19 +181,21 @@ class Session(Generic[AnyOptions]):
         sample = checked("sample", whole(0), sample)
         self.models.files_in_use.check()
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
-        if name == "speculative":
+        if name == "speculative":  # the other decoder has no K, for which calls are timed first
             self.loops.ready(inputs, N)
         return decoded(self, name, inputs, N, sample)
 
     def batch(
         self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
     ) -> Iterator[TextStep]:
-        """The steps of the texts of several prompts; text_index says whose each is. As many are decoded together as
-        --batch says; all, if it says nothing. Each is the text that it would be alone with its number as its sample.
-        name: of the decoder, "speculative" or "autoregressive". Raises UserError at the call."""
+        """The steps of the texts of several prompts; text_index says whose each is. --batch says how
+        many run together (default: all). Text i is what speculative(prompt, sample=i) would give. name: of the
+        decoder, "speculative" or "autoregressive". Raises UserError at the call."""
         if not prompts:
             raise UserError("a batch needs at least one prompt")
-        n_texts = self.plan.batch if self.plan.batch > 1 else max(2, len(prompts))
+        n_texts = self.plan.batch
+        if n_texts == 1:
+            n_texts = max(2, len(prompts))  # a single prompt, too, is checked and run as a batch
         session = copy(self)
         session.plan = replace(self.plan, batch=n_texts)
         self.engine.check(session.plan)

@@ -12,7 +12,12 @@ from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
 from speculative.engines import system as machine
 
-PAIR = [(HPARAMS["1558M"], "float32"), (HPARAMS["124M"], "float32")]
+PAIR = [
+    memory.SizedModel("target", HPARAMS["1558M"], "float32"),
+    memory.SizedModel("draft", HPARAMS["124M"], "float32"),
+]
+COPY = memory.SizedModel("int8", HPARAMS["1558M"], "int8", n_cached=0)
+BATCH = [model._replace(n_cached=32 * 60) for model in PAIR]
 
 
 def test_what_a_model_needs():
@@ -21,13 +26,23 @@ def test_what_a_model_needs():
     assert memory.needed(hparams, "float32") == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
 
 
-def test_a_copy_needs_no_cache_of_its_own(monkeypatch):
-    hparams = load_pair(demo=True, drafter="int8").models.spec("target").hparams
-    total = memory.needed(hparams, "float32") + memory.needed(hparams | {"n_ctx": 0}, "int8")
+@pytest.mark.parametrize(("batch", "n_cached"), [(1, None), (8, 8 * 41)])  # a text begins with one token at least
+def test_a_copy_needs_no_cache_of_its_own(batch, n_cached, monkeypatch):
+    options = {"demo": True, "drafter": "int8", "batch": batch, "n_tokens_to_generate": 40}
+    hparams = load_pair(**options).models.spec("target").hparams
+    token = 8 * hparams["n_layer"] * hparams["n_embd"]
+    copy = memory.needed(hparams, "int8", n_cached=1) - token
+    total = memory.needed(hparams, "float32", n_cached) + copy
     monkeypatch.setattr(memory, "available", lambda: total)
-    assert load_pair(demo=True, drafter="int8")
+    assert load_pair(**options)
     monkeypatch.setattr(memory, "available", lambda: total - 1)
-    assert "free: " in refusal(load_pair, demo=True, drafter="int8")
+    assert "free: " in refusal(load_pair, **options)
+
+
+def test_of_a_target_that_is_loaded_no_other_format_is_proposed(monkeypatch):
+    session = load_pair(demo=True, drafter="prompt_lookup")
+    monkeypatch.setattr(memory, "available", lambda: 10**6)
+    assert refusal(session.changed, drafter="int8").endswith("1 MB are free: take smaller models")
 
 
 @pytest.mark.parametrize(("options", "free"), [({}, 1), ({"dtype": "int8", "engine": "numpy"}, 25)])
@@ -46,17 +61,23 @@ def test_models_that_do_not_fit_are_refused_before_they_are_read(options, free, 
         (PAIR, 1.5, "--target_model_size 355M --dtype int4 --draft_dtype int4 would fit"),
         (PAIR, 0.1, "take smaller models"),
         (PAIR[:1], 3, "--dtype int8 would fit"),
+        ([PAIR[0], COPY], 7, "--dtype float16 would fit"),
+        ([PAIR[0], COPY], 4, "--target_model_size 774M --dtype bfloat16 would fit"),
+        ([COPY], 2, "take smaller models"),
+        (PAIR[1:], 0.7, "--draft_dtype float16 would fit"),
+        (BATCH, 0.1, "take smaller models or a smaller --batch"),
     ],
 )
 def test_the_line_says_what_would_fit_and_it_does(models, gigabytes, remedy):
     free = int(gigabytes * 1e9)
     assert refusal(memory.check, models, free).endswith(f" {gigabytes:.1f} GB are free: {remedy}")
+    words = remedy.removesuffix(" would fit").split()
     if remedy.startswith("--"):
-        words = remedy.removesuffix(" would fit").split()
         flags = dict(zip(words[::2], words[1::2], strict=True))
         target = HPARAMS[flags.get("--target_model_size", "1558M")]
-        drafts = [(hparams, flags["--draft_dtype"]) for hparams, _ in models[1:]]
-        memory.check([(target, flags["--dtype"]), *drafts], free)
+        dtypes = {role: flags.get(option) for role, option in memory.OPTIONS.items()}
+        fitting = [model.of_target(target).in_format(dtypes.get(model.role)) for model in models]
+        memory.check(fitting, free)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ class Drafter(NamedTuple):
 
 
 def always(margin: float) -> bool:
-    """The go_on of a proposal whose K is a number: draft one more token after one with this margin."""
+    """go_on where K is a number: always one more."""
     return True
 
 

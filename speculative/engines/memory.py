@@ -2,7 +2,9 @@
 
 import ctypes
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
@@ -11,9 +13,27 @@ from speculative.engines.system import groups, lines, sysctl
 from speculative.support.errors import UserError
 from speculative.support.files import in_words
 
+OPTIONS = {"target": "--dtype", "draft": "--draft_dtype"}  # by role, the option that names a model's format
 SAVING = tuple(FORMATS)[1:]  # formats that take less memory than float32, the largest first
 # The limit and the label of the memory taken, in the files of a control group of version 2 and of version 1.
 GROUP_FILES = (("memory.max", "anon "), ("memory.limit_in_bytes", "total_rss "))
+
+
+class SizedModel(NamedTuple):
+    """A model that is to be loaded."""
+
+    role: str  # see loading.ModelSpec
+    hparams: dict
+    dtype: str  # the format in which the engine holds its weights
+    n_cached: int | None = None  # tokens of a cache of its own; None: a whole context
+
+    def in_format(self, dtype: str) -> "SizedModel":
+        """The same in another format, unless its role names its format."""
+        return self if self.role in FORMATS else self._replace(dtype=dtype)
+
+    def of_target(self, hparams: dict) -> "SizedModel":
+        """The same beside a target of these hparams, of which it may be a copy."""
+        return self if self.role == "draft" else self._replace(hparams=hparams)
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
@@ -22,7 +42,8 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     shapes = checkpoint_shapes(hparams)
     largest = 4 * max(math.prod(shape) for shape in shapes.values())
     token = 4 * 2 * hparams["n_layer"] * hparams["n_embd"]  # keys and values
-    return model_bytes(dtype, shapes) + (n_cached or hparams["n_ctx"]) * token + 2 * largest
+    n_tokens = hparams["n_ctx"] if n_cached is None else n_cached
+    return model_bytes(dtype, shapes) + n_tokens * token + 2 * largest
 
 
 def read_bytes(path: str | Path, label: str = "", unit: int = 1) -> int | None:
@@ -54,31 +75,40 @@ def peak() -> int | None:
     return read_bytes("proc/self/status", "VmHWM:", 1024)
 
 
-def check(models: list[tuple[dict, str]], free: int | None, n_cached: int | None = None, saving=SAVING) -> None:
-    """Raise UserError if models (hparams, dtype), the target first, need more bytes than are free, and say what would
-    fit. saving: the formats that save memory. free: None if unknown, which passes."""
-    total = sum(needed(hparams, dtype, n_cached) for hparams, dtype in models)
+def check(models: Sequence[SizedModel], free: int | None, saving: Sequence[str] = SAVING) -> None:
+    """Raise UserError if models need more bytes than are free, and say what would fit. saving: the formats that save
+    memory. free: None if unknown, which passes."""
+    total = total_bytes(models)
     if free is not None and total > free:
         sizes = f"the models need {in_words(total)} of memory, and {in_words(free)} are free"
-        raise UserError(f"{sizes}: {remedy([hparams for hparams, _ in models], free, n_cached, saving)}")
+        raise UserError(f"{sizes}: {remedy(models, free, saving)}")
 
 
-def remedy(models: list[dict], free: int, n_cached: int | None, saving) -> str:
-    """Return what would fit: the same models in one of the formats that save memory, else a smaller target."""
+def total_bytes(models: Iterable[SizedModel]) -> int:
+    return sum(needed(model.hparams, model.dtype, model.n_cached) for model in models)
 
-    def fit(models, dtype):
-        return sum(needed(hparams, dtype, n_cached) for hparams in models) <= free
+
+def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> str:
+    """Return what would fit: the same models in one of the formats that save memory, else a smaller target. A target
+    that is loaded already is not among the models, and no other is proposed."""
+    by_role = {model.role: model for model in models}
+    options = [option for role, option in OPTIONS.items() if role in by_role]
+    copies = [FORMATS[role].weight_bytes for role in by_role if role in FORMATS]
+    # a copy that takes no fewer bytes than its target is refused
+    larger = [dtype for dtype in saving if FORMATS[dtype].weight_bytes > max(copies, default=0)]
+    smallest = ["float32", *larger][-1]
 
     def flags(dtype):
-        return f"--dtype {dtype} --draft_dtype {dtype}" if drafts else f"--dtype {dtype}"
+        return " ".join(f"{option} {dtype}" for option in options)
 
-    target, *drafts = models
-    for dtype in saving:
-        if fit(models, dtype):
+    for dtype in larger:
+        if options and total_bytes(model.in_format(dtype) for model in models) <= free:
             return f"{flags(dtype)} would fit"
-    smallest = ["float32", *saving][-1]
-    for size, smaller in reversed(HPARAMS.items()):
-        if parameter_count(smaller) < parameter_count(target) and fit([smaller, *drafts], smallest):
+    for size, hparams in reversed(HPARAMS.items()):
+        if "target" not in by_role or parameter_count(hparams) >= parameter_count(by_role["target"].hparams):
+            continue
+        if total_bytes(model.of_target(hparams).in_format(smallest) for model in models) <= free:
             target_flag = f"--target_model_size {size}"
-            return f"{target_flag} {flags(smallest)} would fit" if saving else f"{target_flag} would fit"
-    return "take smaller models" + (" or a smaller --batch" if n_cached else "")
+            return f"{target_flag} {flags(smallest)} would fit" if larger else f"{target_flag} would fit"
+    in_batch = any(model.n_cached for model in models)
+    return "take smaller models" + (" or a smaller --batch" if in_batch else "")

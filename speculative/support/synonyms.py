@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from speculative.support.errors import UserError, did_you_mean
 
 OPTIONS = {  # an option -> its names elsewhere
-    "K": "lookahead gamma num_draft_tokens num_speculative_tokens num_assistant_tokens draft_max spec_draft_n_max",
+    "K": "lookahead gamma num_draft_tokens num_speculative_tokens num_assistant_tokens draft_max spec_draft_n_max "
+    "draft_length draft_len",
     "n_tokens_to_generate": "max_tokens max_new_tokens num_tokens n_tokens tokens length max_length n_predict n",
     "target_model_size": "model m model_size target target_model",
     "draft_model_size": "draft_model md model_draft assistant_model draft",
