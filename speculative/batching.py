@@ -5,7 +5,7 @@ from functools import partial
 
 from speculative.engines.together import Meeting
 from speculative.loops import PythonLoops
-from speculative.steps import Served
+from speculative.steps import TextCall
 
 
 class BatchLoops(PythonLoops):
@@ -22,4 +22,4 @@ class BatchLoops(PythonLoops):
         n_seats = min(len(texts), self.plan.batch)
         meeting = Meeting(networks, n_seats)
         for steps in meeting.steps(texts, stopped):
-            yield [Served(*numbered) for numbered in steps]
+            yield [TextCall(*numbered) for numbered in steps]

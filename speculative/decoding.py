@@ -7,7 +7,7 @@ from speculative.blog.encoder import StreamDecoder
 from speculative.explain import RecordedRandom, explain_step
 from speculative.rules import papers_chances
 from speculative.step_times import StepTimes
-from speculative.steps import Served, TextStep, origins_of
+from speculative.steps import TextCall, TextStep, origins_of
 from speculative.trees import Tree, path_of
 
 
@@ -46,7 +46,7 @@ class TextDecode:
     def is_stopped(self, text_index: int) -> bool:
         return self.texts[text_index].stopped
 
-    def steps(self, calls: Iterator[list[Served]]) -> Iterator[TextStep]:
+    def steps(self, calls: Iterator[list[TextCall]]) -> Iterator[TextStep]:
         """Yield each step with its text and its times, until all texts are complete."""
         is_last = False
         while not is_last:
@@ -55,7 +55,7 @@ class TextDecode:
             self.times.end()
             if not served:
                 break
-            steps = [self.with_text(answer) for answer in served]
+            steps = [self.with_text(call) for call in served]
             is_last = all(text.stopped for text in self.texts)
             self.times.write(steps[0], is_last)
             yield from steps
@@ -63,9 +63,9 @@ class TextDecode:
             if rest := text.flush():
                 yield TextStep([], pieces=[rest], text_index=index)
 
-    def with_text(self, served: Served) -> TextStep:
+    def with_text(self, call: TextCall) -> TextStep:
         """A step with its text and without times."""
-        index, step, chances = served
+        index, step, chances = call
         u, self.rngs[index].u = self.rngs[index].u, []  # the next step's draws are its own
         pieces = pieces_of(step.tokens, self.texts[index])
         n = len(pieces)  # tokens that belong to the text

@@ -16,7 +16,7 @@ from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
 from speculative.plan import Plan
 from speculative.rules import TOKEN
 from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
-from speculative.steps import Served
+from speculative.steps import TextCall
 from speculative.support.progress import working
 from speculative.trees import TreeAdapter
 
@@ -34,8 +34,10 @@ class Loops(Protocol):
     def ready(self, prompts: Sequence, N: int) -> None:
         """Do before a decode what is not part of its time. prompts: token ids [n_prompts][n]."""
 
-    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator[list[Served]]:
-        """Yield the result of each call of the target: a Served for each text that it served, of N tokens at most.
+    def calls(
+        self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable
+    ) -> Iterator[list[TextCall]]:
+        """Yield the result of each call of the target: a TextCall for each text that it served, of N tokens at most.
         name: one of DECODERS. rngs: the random numbers of each text. stopped(text_index): True if the caller needs no
         more tokens of this text."""
 
@@ -142,7 +144,7 @@ class PythonLoops:
     def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator:
         """One prompt at a time. stopped is not asked, as nobody asks for a step after the stop text."""
         [x], [rng] = prompts, rngs
-        return ([Served(0, step)] for step in self.steps(name, x, N, rng))
+        return ([TextCall(0, step)] for step in self.steps(name, x, N, rng))
 
     def steps(self, name: str, x: Sequence, N: int, rng: Any) -> Iterator[Step]:
         if name == "autoregressive":

@@ -7,8 +7,8 @@ from speculative.sampling import Step
 from speculative.trees import children_of, path_of
 
 
-class Served(NamedTuple):
-    """A call's result for one text."""
+class TextCall(NamedTuple):
+    """What a call of the target gave for one text."""
 
     text_index: int
     step: Step

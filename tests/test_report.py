@@ -39,7 +39,7 @@ from speculative.measure.turns import TimedDecoder, median_run, timed_turns
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
-from speculative.steps import Served, TextStep, origins_of
+from speculative.steps import TextCall, TextStep, origins_of
 from speculative.trees import Tree
 
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -487,7 +487,7 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
         clock.now += 10
         for number, [token] in enumerate(map(encoder.encode, ["the", "the", " end", "the"])):
             log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
-            yield [Served(0, Step([token], Proposal([], ()), ()), [])]
+            yield [TextCall(0, Step([token], Proposal([], ()), ()), [])]
 
     plan = SimpleNamespace(batch=2, stop=" end", rule=TOKEN, levels=[], rng=np.random.default_rng)
     loops = SimpleNamespace(calls=lambda *_: calls())

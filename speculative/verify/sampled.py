@@ -98,8 +98,8 @@ class Drawn:
         rngs = self.streams["speculative"].spawn(len(prompts))
         steps: list[list[Step]] = [[] for _ in prompts]
         for served in loops.calls("speculative", prompts, self.N, rngs, lambda text_index: False):
-            for answer in served:
-                steps[answer.text_index].append(answer.step)
+            for call in served:
+                steps[call.text_index].append(call.step)
         for x, of_text in zip(prompts, steps, strict=True):
             self.rows_alone(x, of_text)
 

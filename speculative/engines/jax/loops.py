@@ -12,7 +12,7 @@ from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL, compiling, power_of_two
 from speculative.engines.model import Call, check_finite
 from speculative.sampling import Proposal, Step
-from speculative.steps import Served
+from speculative.steps import TextCall
 
 ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
 N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
@@ -103,9 +103,11 @@ class DeviceLoops:
 
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
-    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator[list[Served]]:
-        """Decode N tokens for each of the prompts with the decoder `name`. Yield for each call of the target a Served,
-        whose Step has no distributions, for each prompt that it served.
+    def calls(
+        self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable
+    ) -> Iterator[list[TextCall]]:
+        """Decode N tokens for each of the prompts with the decoder `name`. Yield for each call of the target a
+        TextCall, whose Step has no distributions, for each prompt that it served.
 
         `batch` of them are decoded together. The tokens of a prompt depend on its number, not on its neighbours.
         rngs: the first gives the seed of all.
@@ -120,7 +122,7 @@ class DeviceLoops:
             group = Group(prompts[first:end], first, N, K, *lengths)
             yield from self.calls_of_group(group, seed, stopped)
 
-    def calls_of_group(self, group: Group, seed: int, stopped: Callable) -> Iterator[list[Served]]:
+    def calls_of_group(self, group: Group, seed: int, stopped: Callable) -> Iterator[list[TextCall]]:
         """The same for prompts that are decoded together."""
         first = group.first
         slots = [*range(len(group.prompts))]  # of the texts that are not complete
@@ -200,7 +202,7 @@ def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
     return min(n_prompt, capacity), capacity
 
 
-def served_by(text_index: int, output: Output, i: int, slot: int) -> Served:
+def served_by(text_index: int, output: Output, i: int, slot: int) -> TextCall:
     """The result of call i for one prompt. Raises UserError if a model's logits are not finite."""
     own = jax.tree.map(lambda field: field[i, slot], output)
     m = int(own.drafted)
@@ -214,4 +216,4 @@ def served_by(text_index: int, output: Output, i: int, slot: int) -> Served:
     tokens = own.tokens[:n_tokens].tolist()
     drafts = own.x_draft[:m].tolist()
     chances = own.alpha[:m][:n_tokens].tolist()
-    return Served(text_index, Step(tokens, Proposal(drafts, ()), ()), chances)
+    return TextCall(text_index, Step(tokens, Proposal(drafts, ()), ()), chances)
