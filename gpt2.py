@@ -83,11 +83,11 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None):  # [n
     wte [n_vocab, n_embd] and wpe [n_ctx, n_embd] embed tokens and positions; blocks is the list of layers; the keys
     of its dicts are the argument names above, so the parameters are splatted straight in.
 
-    With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.layers has an attend
-    for each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
+    With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.attends has the attend
+    of each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
     """
     n_past = 0 if cache is None else cache.length
-    attends = [attention] * len(blocks) if cache is None else cache.layers
+    attends = [attention] * len(blocks) if cache is None else cache.attends
     x = wte[inputs] + wpe[n_past : n_past + len(inputs)]  # [n_seq] -> [n_seq, n_embd]
     for block, attend in zip(blocks, attends, strict=True):
         x = transformer_block(x, **block, n_head=n_head, attend=attend)  # [n_seq, n_embd] -> [n_seq, n_embd]

@@ -32,7 +32,7 @@ def two_of(kind, hparams=HPARAMS, seed=0):
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # noqa: E731
     if kind == "jax":
         pytest.importorskip("jax")
-        from speculative.engines.jax.model import cached
+        from speculative.engines.jax.forward import cached
 
         return [cached(on_jax(params, hparams)), CachedNetwork(params, hparams)], close
     if kind == "gpt2.py":

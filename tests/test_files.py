@@ -103,14 +103,14 @@ def test_a_user_without_a_home_or_with_another_users_has_no_cache(monkeypatch):
     assert not Note("files").exists()
     assert history_file() is None
     pytest.importorskip("jax")
-    from speculative.engines.jax import model as jax_model
+    from speculative.engines.jax import compilation
 
-    before = jax_model.jax.config.jax_compilation_cache_dir
-    jax_model.keep_compiled()
-    assert jax_model.jax.config.jax_compilation_cache_dir is None
-    jax_model.jax.config.update("jax_compilation_cache_dir", before)
-    monkeypatch.setattr(jax_model, "cache_home", lambda: Path(__file__) / "cache")  # a folder that cannot be made
-    assert jax_model.users_folder() is None
+    before = compilation.jax.config.jax_compilation_cache_dir
+    compilation.keep_compiled()
+    assert compilation.jax.config.jax_compilation_cache_dir is None
+    compilation.jax.config.update("jax_compilation_cache_dir", before)
+    monkeypatch.setattr(compilation, "cache_home", lambda: Path(__file__) / "cache")  # a folder that cannot be made
+    assert compilation.users_folder() is None
 
 
 def test_the_first_of_several_prompts_is_decoded_with_a_line(tmp_path, capsys):

@@ -21,10 +21,11 @@ from jax.experimental.compilation_cache import compilation_cache
 from speculative.drafters.model import model_drafter
 from speculative.engines import formats
 from speculative.engines.c import engine, packing
-from speculative.engines.jax import model as jax_model
+from speculative.engines.jax import compilation
+from speculative.engines.jax.forward import cached
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.loops import DeviceLoops, Group, lengths_of
-from speculative.engines.jax.model import cached
+from speculative.engines.jax.model import SMALL
 from speculative.engines.model import CachedNetwork, Model
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import GREEDY, Filters
@@ -114,13 +115,13 @@ def test_a_second_run_of_one_shape_compiles_nothing(pair, tmp_path, monkeypatch,
         jax.clear_caches()
         compilation_cache.reset_cache()
         jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-        jax_model.keep_compiled()
-        jax_model.events.clear()
+        compilation.keep_compiled()
+        compilation.events.clear()
         loop = loop_of(pair)
         loop.ready([[0] * 8], 16)
         texts = [decoded(steps_of(loop, random_prompt(8), 16, k, rng())) for k in (K, 0)]
         runs.append(
-            (jax_model.events[jax_model.COMPILED] > 0, capsys.readouterr().err.count("compiled both loops"), texts)
+            (compilation.events[compilation.COMPILED] > 0, capsys.readouterr().err.count("compiled both loops"), texts)
         )
     jax.config.update("jax_compilation_cache_dir", before[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
@@ -185,7 +186,7 @@ def test_greedy_steps_are_those_of_the_python_loop(pair, greedy, compiled, K, mo
 def test_greedy_texts_around_every_power_of_two_are_those_of_numpy(pair):
     """And to the end of the context: the text and the caches have room for the last window and for rows of padding.
     Only rounding may part two texts: greedy_difference looks at the margin."""
-    greedy = loop_of(pair, least=jax_model.SMALL)
+    greedy = loop_of(pair, least=SMALL)
     model = cached(greedy.decoder.networks["target"])
     options = SimpleNamespace(dtype="float32")
     session = SimpleNamespace(engine=NumpyEngine(), models={"target": model}, options=options)

@@ -34,7 +34,7 @@ class KVCache:
         shape = (hparams["n_layer"], 2, n_head, hparams["n_ctx"], d_head)
         self.length = 0
         caches = np.empty(shape, np.float32)
-        self.layers = [partial(self.attend, keys, values) for keys, values in caches]
+        self.attends = [partial(self.attend, keys, values) for keys, values in caches]
 
     def attend(self, keys, values, q, k, v):  # [n_head, n_ctx, d_head] twice, [n_head, n_new, d_head] thrice
         """Appends k and v to one layer's keys and values, and attends from q to them all -> [n_head, n_new, d_head]."""

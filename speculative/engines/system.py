@@ -47,7 +47,7 @@ def n_cores() -> int:
     """The cores that this process may use. If there are fast and slow ones, only the fast: the threads have equal
     shares, and each waits for the slowest. At most OMP_NUM_THREADS, and a container's quota rounded up."""
     if hasattr(os, "sched_getaffinity"):
-        n = len(fast_cpus(os.sched_getaffinity(0)))
+        n = n_fast(os.sched_getaffinity(0))
     else:
         n = int(sysctl("hw.perflevel0.physicalcpu") or os.cpu_count() or 1)
     limits = re.findall("^[1-9][0-9]{0,8}", os.environ.get("OMP_NUM_THREADS", ""))  # 4,2 is for nested loops
@@ -76,15 +76,16 @@ def quotas() -> list[int]:
     return quotas
 
 
-def fast_cpus(cpus: set[int]) -> set:
-    """These CPUs if they are of one kind; else the lists of CPUs of each fast core."""
+def n_fast(cpus: set[int]) -> int:
+    """The number of these CPUs if they are of one kind; else that of the fast cores among theirs."""
     capacity = {cpu: int(about_cpu(cpu, "cpu_capacity") or 0) for cpu in cpus}  # on ARM, up to 1024
     enough = 0.75 * max(capacity.values())
     candidates = cpus & performance_cpus() or cpus
     fast = {cpu for cpu in candidates if capacity[cpu] >= enough}
     if fast == cpus:
-        return cpus
-    return {about_cpu(cpu, "topology/core_cpus_list") for cpu in fast}  # hyperthreads share a core
+        return len(cpus)
+    cores = {about_cpu(cpu, "topology/core_cpus_list") for cpu in fast}  # hyperthreads share a core
+    return len(cores)
 
 
 def performance_cpus() -> set[int]:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from speculative.engines.jax.compilation import compiling
+from speculative.engines.jax.forward import power_of_two
 from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
-from speculative.engines.jax.model import SMALL, compiling, power_of_two
+from speculative.engines.jax.model import SMALL
 from speculative.engines.model import Call, check_finite
 from speculative.sampling import Proposal, Step
 from speculative.steps import TextCall
@@ -74,11 +76,17 @@ class DeviceLoops:
     def ready(self, prompts: Sequence, N: int) -> None:
         """Compile both loops for these prompts [n_prompts][n], and time the drafts of a call."""
         with compiling("both loops", self.quiet):
-            for K in (0, self.K_of("speculative", N)):
-                nothing = Group([], 0, 0, K, *lengths_of(prompts, N, K))
-                state, _ = self.start(nothing)
-                state, *_ = self.run(state, 0, K)
+            self.run_empty(prompts, N, K=0)
+            K = self.K_of("speculative", N)
+            state = self.run_empty(prompts, N, K)
         self.drafting_ratio = self.time_drafts(state, K)
+
+    def run_empty(self, prompts: Sequence, N: int, K: int) -> State:
+        """Run the loop for K without a text, which compiles it for the lengths of these prompts."""
+        nothing = Group([], 0, 0, K, *lengths_of(prompts, N, K))
+        state, _ = self.start(nothing)
+        state, *_ = self.run(state, 0, K)
+        return state
 
     def time_drafts(self, state: State, K: int) -> float:
         """Time calls of the speculative loop that draft, and calls that do not, as their text lacks a single token ->

@@ -1,11 +1,13 @@
-"""Several processes that compute the same. JAX itself ends all of them if one of them stops (its heartbeat)."""
+"""JAX's devices, and several processes that compute the same on them.
+
+If a process stops, JAX itself ends the others (its heartbeat).
+"""
 
 import os
 from typing import Any
 
 import jax
 
-from speculative.engines.jax.model import devices
 from speculative.support.errors import UserError, first_line
 
 
@@ -27,6 +29,19 @@ def start_processes() -> None:
     except (RuntimeError, ValueError) as error:
         check = "check JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
+
+
+def devices(n: int = 1, flags: str = "JAX") -> list:
+    """The first n devices. Raises UserError if there are fewer than the flags ask for, or none."""
+    try:
+        present = jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter without a message, if a platform is not installed
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        raise UserError(f"jax finds no device of JAX_PLATFORMS={platforms} ({first_line(error)}): unset it") from error
+    if len(present) < n:
+        flag = f"XLA_FLAGS=--xla_force_host_platform_device_count={n}"
+        raise UserError(f"{flags} needs {n} devices, and jax finds {len(present)}; {flag} makes {n} of a CPU")
+    return present[:n]
 
 
 def accelerator() -> Any:
