@@ -559,6 +559,14 @@ def test_what_cannot_be_told_is_said_in_one_line(line, said):
     assert str(error.value).isprintable()
 
 
+def test_a_name_that_was_put_into_the_users_module_is_gone_afterwards():
+    function = planted(LOOP, "speculative_sampling")
+    names = {**function.__globals__}
+    with followed(function):
+        assert "float" in function.__globals__
+    assert function.__globals__ == names
+
+
 def test_only_what_is_computed_counts_as_slow(monkeypatch):
     monkeypatch.setattr(texts, "MOST_SECONDS", (1, 60))
     waits = [2.1]  # seconds, once, as on a busy machine

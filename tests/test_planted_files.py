@@ -230,7 +230,7 @@ MISTAKES = [
     (check_absorbed_settings, "config:absorb", "< n, c, 1)", "< 2 * n, c, 1)"),
     (check_absorbed_settings, "config:absorb", "array = array / s", "array = array * s"),
     (check_vocabulary, "loading:load_encoder_and_hparams", 'encoder.n_vocab != hparams["n_vocab"]', "False"),
-    (check_end_tokens, "tokenizer:end_tokens", "of_tokenizer + of_model", "of_tokenizer"),
+    (check_end_tokens, "added_tokens:end_tokens", "of_tokenizer + of_model", "of_tokenizer"),
     (check_forms, "folder:vocabulary_of", 'settings == "config.json"', "False"),
     (check_forms, "folder:weights_of", "if SAFETENSORS in names", "if False"),
     (check_forms, "openai:latest_checkpoint", "named[2] if named", "'' if named"),

@@ -10,7 +10,8 @@ from test_encoder import PIECES
 from tiny import ROOT, refusal
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, StreamDecoder
-from speculative.checkpoints.tokenizer import BYTE_LEVEL, FLAGS, read_encoder, without_panic
+from speculative.checkpoints.added_tokens import FLAGS
+from speculative.checkpoints.tokenizer import BYTE_LEVEL, read_encoder, without_panic
 from speculative.session import Session
 
 TINY = ROOT / "models" / "tiny-target"

@@ -13,7 +13,8 @@ import importlib
 from importlib.util import find_spec
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports of a command is one line
-from speculative.support.errors import UserError, guarded, install
+from speculative.support.errors import UserError, install
+from speculative.support.guard import guarded
 
 LIBRARIES = ("jax", "optax", "safetensors")  # that a small installation lacks
 

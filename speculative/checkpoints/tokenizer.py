@@ -11,24 +11,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from speculative.blog.encoder import CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
-from speculative.checkpoints.config import read_object
+from speculative.checkpoints.added_tokens import AddedTokens, added_tokens, end_tokens, text_of, tokens_to_add
 from speculative.checkpoints.disk import bad_file
+from speculative.checkpoints.tokenizer_files import TokenizerFiles, check_model, from_vocab_and_merges, read_files
 from speculative.support.errors import UserError, first_line
 from speculative.support.forks import taken_at_forks
 from speculative.support.terminal import one_line
 
-# The classes of tokenizer_class that are read here. The first one has a pre-tokenizer of its own and takes the
-# vocabulary, the merges and the post-processor alone from a tokenizer.json; the others take all of it.
-GPT2 = "GPT2Tokenizer"
-CLASSES = (GPT2, "PreTrainedTokenizer", "TokenizersBackend", "LlamaTokenizer")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-# With a prefix or a suffix their library panics, or drops characters.
-USUAL = {"type": "BPE", "continuing_subword_prefix": "", "end_of_word_suffix": ""}
 SAMPLE = "It's 12 days,\nor so!"
 
 
@@ -132,36 +125,7 @@ def quiet_if_it_fails() -> Iterator[None]:
         os.write(2, held_back.read())
 
 
-# ---- The files of a folder -------------------------------------------------------------------------------------------
-
-
-class TokenizerFiles(NamedTuple):
-    """The files of a folder that decide the tokens. Those that are not there are empty."""
-
-    config: dict  # tokenizer_config.json
-    whole: dict  # tokenizer.json
-    names: dict  # special_tokens_map.json
-    added: dict  # added_tokens.json
-    settings: dict  # config.json
-    generation: dict  # generation_config.json
-
-    @property
-    def is_gpt2s(self) -> bool:
-        """True if transformers takes the vocabulary and the merges alone. Raises ValueError if the class that reads the
-        tokenizer has rules of its own."""
-        name = self.config.get("tokenizer_class") or self.settings.get("tokenizer_class") or GPT2
-        name = str(name).removesuffix("Fast")
-        if name not in CLASSES:
-            raise ValueError(f"its tokenizer_class is {name[:50]}, not {', '.join(CLASSES)}")
-        return name == GPT2 or not self.whole
-
-
-def read_files(folder: str) -> TokenizerFiles:
-    contents = []
-    for name in ("tokenizer_config", "tokenizer", "special_tokens_map", "added_tokens", "config", "generation_config"):
-        path = os.path.join(folder, f"{name}.json")
-        contents.append(read_object(path) if os.path.isfile(path) else {})
-    return TokenizerFiles(*contents)
+# ---- From the files to the encoder -----------------------------------------------------------------------------------
 
 
 def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
@@ -186,92 +150,10 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
         raise bad_file(path, f"cannot be used as a byte-level BPE ({first_line(error)})") from None
 
 
-def from_vocab_and_merges(folder: str) -> dict:
-    """Return vocab.json and merges.txt as tokenizer.json would have them."""
-    from tokenizers import ByteLevelBPETokenizer
-
-    files = [os.path.join(folder, name) for name in ("vocab.json", "merges.txt")]
-    return json.loads(ByteLevelBPETokenizer.from_file(*files).to_str())
-
-
-def check_model(model: dict, n_vocab: int) -> None:
-    """Raise ValueError if the vocabulary is not a byte-level BPE's, or has ids that the model lacks."""
-    for name, usual in USUAL.items():
-        if (model.get(name) or usual) != usual:
-            raise ValueError(f"its {name} is {model[name]!r}")
-    last = max(model["vocab"].values())
-    if last >= n_vocab:
-        raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")
-
-
 def check_bytes(encoder: LibraryEncoder, tokenizer: Any) -> None:
     ids = tokenizer.encode(SAMPLE, add_special_tokens=False).ids
     if encoder.decode(ids) != tokenizer.decode(ids, skip_special_tokens=False):
         raise ValueError("its tokens are not the bytes of a text")
-
-
-# ---- Added tokens ----------------------------------------------------------------------------------------------------
-
-
-class AddedTokens(NamedTuple):
-    """Tokens that no merge makes, as texts or as objects with flags."""
-
-    numbered: list  # in the order of their ids
-    named: dict  # {"eos_token": "</s>", ...}
-
-
-def tokens_to_add(files: TokenizerFiles, in_file: list[dict]) -> AddedTokens:
-    """Return the tokens that the files number, and those that they name. in_file: those of tokenizer.json."""
-    config, added = files.config, {}
-    by_id = config.get("added_tokens_decoder")
-    if by_id is None:  # a folder of an older version
-        config, added = config | files.names, files.added
-        by_id = {i: text for text, i in added.items()}
-        by_id |= {token["id"]: token for token in in_file}
-    numbered = [by_id[i] for i in sorted(by_id, key=int)]
-    named = named_tokens(config, added)
-    if files.is_gpt2s:
-        named = dict.fromkeys(NAMED[:3], END_OF_TEXT) | named
-    return AddedTokens(numbered, named)
-
-
-def named_tokens(config: dict, added: dict) -> dict:
-    """Return {name: token} of the settings that name a token, and of those tokens that have no name in transformers,
-    under names of their own. added: of these texts the flags do not count."""
-    named = {}
-    for name in (*NAMED, *config):
-        token = config.get(name)
-        text = text_of(token)
-        if name.endswith("_token") and isinstance(text, str):
-            named[name] = text if text in added else token
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    return named | (extra if isinstance(extra, dict) else {text_of(token): token for token in extra})
-
-
-def text_of(token: Any) -> Any:
-    """Return the text of a token, which some files store with its flags."""
-    return token.get("content") if isinstance(token, dict) else token
-
-
-def end_tokens(files: TokenizerFiles, named: dict, tokenizer: Any, n_vocab: int) -> list[int]:
-    """Return the ids of the tokens that end a text, those that the model and the tokenizer have: the one that the
-    tokenizer names, and those of generation_config.json, else of config.json. <|endoftext|> ends it if they name
-    none."""
-
-    def usable(ids):  # a list, an id, or None
-        listed = ids if isinstance(ids, list) else [ids]
-        numbers = [i for i in listed if type(i) is int and 0 <= i < n_vocab]
-        return [i for i in numbers if tokenizer.id_to_token(i) is not None]
-
-    eos = text_of(named.get("eos_token", ""))
-    of_tokenizer = usable(tokenizer.token_to_id(eos))
-    of_model = usable(files.generation.get("eos_token_id"))
-    if not of_model:
-        of_model = usable(files.settings.get("eos_token_id"))
-    return of_tokenizer + of_model or usable(tokenizer.token_to_id(END_OF_TEXT))
-
-
-# ---- The library's tokenizer -----------------------------------------------------------------------------------------
 
 
 def make_tokenizer(files: TokenizerFiles, about: dict, model: dict, tokens: AddedTokens) -> Any:
@@ -296,32 +178,6 @@ def with_gpt2s_parts(about: dict, add_prefix_space: bool) -> dict:
     model = {name: about["model"][name] for name in ("type", "vocab", "merges")}
     parts = {"normalizer": None, "pre_tokenizer": spaces, "decoder": BYTE_LEVEL, "added_tokens": []}
     return about | parts | {"model": model}
-
-
-def added_tokens(in_file: list, added: AddedTokens) -> list:
-    """Return the tokens that are added to those in the file, as the library takes them: the numbered ones, then the
-    named ones that neither has."""
-    named = added.named
-    tokens = [*added.numbered]
-    there = set(map(text_of, [*in_file, *tokens]))
-    unique = {repr(token): token for token in named.values()}  # with other flags it is another one: the last counts
-    for token in unique.values():
-        if text_of(token) not in there:
-            tokens.append(token)
-    special = set(map(text_of, named.values()))
-    return [added_token(token, text_of(token) in special) for token in tokens]
-
-
-def added_token(token: Any, is_special: bool) -> Any:
-    """Return a token, a text or an object with flags, as the library takes it."""
-    from tokenizers import AddedToken
-
-    flags = {}
-    if isinstance(token, dict):
-        flags = {name: token[name] for name in FLAGS if name in token}
-    if is_special:
-        flags["special"] = True
-    return AddedToken(text_of(token), **flags)
 
 
 def begin_with(tokenizer: Any, bos: str) -> None:

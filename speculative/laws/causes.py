@@ -141,8 +141,14 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
 def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str | None:
     """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
     law is not the target's."""
+
+    def n_paths(case):
+        """About how many paths a mistake takes, because each draft is one of 3 tokens, and is kept or gives way to one
+        of the other 2."""
+        return len(laws[case]) * 9**case.K
+
     lines = defaultdict(list)  # the wrong cases first, then the others, each by its line of cases
-    for case in sorted(laws, key=lambda case: len(laws[case]) * 9**case.K):
+    for case in sorted(laws, key=n_paths):
         lines[case not in wrong, case.line].append(case)
     cases = [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
 

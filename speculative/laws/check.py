@@ -54,9 +54,11 @@ class Verdict(NamedTuple):
 class Findings:
     """The laws of the cases that could be followed."""
 
+    form: Form
     laws: dict[Case, dict] = field(default_factory=dict)
     far: dict[Case, float] = field(default_factory=dict)  # {case: distance from the target's law}
-    left_out: dict[str, str] = field(default_factory=dict)  # {what: the reason}
+    cause: str | None = None
+    refusal: str = ""  # why its random numbers cannot be followed
 
     def add(self, case: Case, law: dict) -> None:
         self.laws[case] = law
@@ -81,21 +83,28 @@ def check_law(function: Callable) -> Verdict:
 
     Raises UserError if its parameters are none of FORMS, or if it raises an error.
     """
-    findings = Findings()
-    form = form_of(function, findings.left_out)
     had_torch = "torch" in sys.modules
-    cause = None
+    findings = follow_exactly(function)
+    if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
+        findings = follow_exactly(function)
+    if findings.refusal:
+        return by_draws(function, findings)
+    return in_words(findings)
+
+
+def follow_exactly(function: Callable) -> Findings:
+    """Follow every path of the cases. Raises UserError if the parameters are none of FORMS."""
+    findings = Findings(form_of(function, {}))
+    form = findings.form
     try:
         with working("following every path", len(CASES), "case", delay=2) as bar, followed(function):
             form.choose_way(lambda: is_right(form))
-            follow(form, findings, bar)
-            cause = cause_of(form.decode, findings.laws, findings.wrong) if findings.wrong else None
+            follow(findings, bar)
+            if findings.wrong:
+                findings.cause = cause_of(form.decode, findings.laws, findings.wrong)
     except UserError as error:
-        if had_torch == ("torch" in sys.modules):
-            return by_draws(function, form, str(error))
-    if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
-        return check_law(function)
-    return in_words(findings, cause)
+        findings.refusal = str(error)
+    return findings
 
 
 def is_right(form: Form) -> bool:
@@ -105,41 +114,45 @@ def is_right(form: Form) -> bool:
     return all(distance(law, case.law()) <= EXACT for law, case in zip(laws, first, strict=True))
 
 
-def follow(form: Form, findings: Findings, bar) -> None:
+def follow(findings: Findings, bar) -> None:
     """Add the laws of as many cases as there are nodes for, of each line at least one. Raises UserError."""
+    left_out = findings.form.left_out
     until = Walk.n_nodes + MOST_NODES
     lines: set[tuple] = set()
     n_skipped = 0
     for case in in_rounds(CASES):
         bar.update(1)
-        if vocabulary(case) in findings.left_out:
+        if vocabulary(case) in left_out:
             continue
         if Walk.n_nodes > until and case.line in lines:
             n_skipped += 1
             continue
         lines.add(case.line)  # also if it has too many paths: the next one of the line has more texts
         try:
-            findings.add(case, law_of_case(form, case, findings))
+            findings.add(case, law_of_case(case, findings))
         except NotAll:
             raise
         except TooManyPaths:
             n_skipped += 1
         except UserError as error:
-            if not findings.far or (case.n_vocab == 3 and not findings.wrong):
+            # It may be written for another vocabulary. Not for another than 3, because half of all cases have that.
+            is_left_out = findings.wrong or (findings.far and case.n_vocab != 3)
+            if not is_left_out:
                 raise
-            findings.left_out[vocabulary(case)] = str(error)  # it may be written for one vocabulary
+            left_out[vocabulary(case)] = str(error)
     if not findings.far:
         raise UserError(f"each case has more than {MOST_PATHS:,} paths")
     if n_skipped:
         limits = f"more than {MOST_PATHS:,} paths, or {MOST_NODES:,} random numbers and calls in all"
-        findings.left_out[f"{n_skipped} cases"] = limits
+        left_out[f"{n_skipped} cases"] = limits
 
 
-def law_of_case(form: Form, case: Case, findings: Findings) -> dict:
+def law_of_case(case: Case, findings: Findings) -> dict:
     """The law of a case. The first wrong one is asked for twice. Raises UserError, NotAll if it differs."""
-    law = law_of_texts(form.decode, case, FEWER_PATHS if findings.wrong else MOST_PATHS)
+    decode = findings.form.decode
+    law = law_of_texts(decode, case, FEWER_PATHS if findings.wrong else MOST_PATHS)
     is_first_wrong = not findings.wrong and distance(law, case.law()) > EXACT
-    if is_first_wrong and distance(law, law_of_texts(form.decode, case)) > EXACT:
+    if is_first_wrong and distance(law, law_of_texts(decode, case)) > EXACT:
         raise NotAll
     return law
 
@@ -148,8 +161,8 @@ def vocabulary(case: Case) -> str:
     return f"a vocabulary of {case.n_vocab}"
 
 
-def in_words(findings: Findings, cause: str | None) -> Verdict:
-    covered = coverage([*findings.far], findings.left_out)
+def in_words(findings: Findings) -> Verdict:
+    covered = coverage([*findings.far], findings.form.left_out)
     if not findings.wrong:
         furthest = max(findings.far.values())
         words = f"Lossless: {len(findings.far)} cases, largest distance {furthest:.0e}.\n{covered}"
@@ -158,16 +171,16 @@ def in_words(findings: Findings, cause: str | None) -> Verdict:
     worst = max(smallest, key=findings.far.__getitem__)
     far = findings.far[worst]
     words = f"Not lossless: the distance is {far:.2g}.\n{counterexample(worst, findings.laws[worst])}"
-    if cause:
-        words += f"\nUsual cause: {cause}."
-    return Verdict(False, far, worst, cause, covered, words)
+    if findings.cause:
+        words += f"\nUsual cause: {findings.cause}."
+    return Verdict(False, far, worst, findings.cause, covered, words)
 
 
-def by_draws(function: Callable, form: Form, reason: str) -> Verdict:
+def by_draws(function: Callable, findings: Findings) -> Verdict:
     """The verdict on texts that are drawn. Raises UserError with the error that the function raises then, too."""
     with working("drawing texts", None, "text", delay=2):
-        draws = draw_texts(function, form)
-    words = drawn_in_words(draws, reason)
+        draws = draw_texts(function, findings.form)
+    words = drawn_in_words(draws, findings.refusal)
     if not draws.wrong:
         return Verdict(None, draws.least(), None, None, words, words)
     far = distance(draws.law(), draws.wrong.law())

@@ -164,8 +164,13 @@ def rank(unknown, call):
         return refuse(unknown, call)
     if dim is None:
         tensor, dim = tensor.reshape(-1), 0
-    k = given.get("k", tensor.shape[dim] if call.name == "sort" else 1)
-    is_falling = given.get("largest", given.get("descending", call.name in ("argmax", "max")))
+    match call.name:
+        case "topk":
+            k, is_falling = given["k"], given["largest"]
+        case "sort":
+            k, is_falling = tensor.shape[dim], given["descending"]
+        case name:
+            k, is_falling = 1, name in ("argmax", "max")
     objects = unknown.objects_of(tensor)
     places = np.apply_along_axis(largest_first, dim, objects if is_falling else -objects, k)
     places = torch.from_numpy(places.astype(np.int64))
@@ -203,7 +208,7 @@ def draw(unknown, call):
     given = call.given()
     rng = generator_in(given.get("generator"))
     if call.name == "multinomial":
-        return draw_places(unknown, rng, **given)
+        return draw_places(unknown, rng, given)
     if call.name == "bernoulli":
         tensor = given["self"]
         chances = given.get("p", tensor)  # a number, or a tensor
@@ -217,12 +222,13 @@ def draw(unknown, call):
     return unknown.write(result, dict(np.ndenumerate(numbers)))
 
 
-def draw_places(unknown, rng: TracedRandom, self, num_samples: int, replacement: bool, **_):
-    """Torch.multinomial, whose tensor `self` has weights."""
-    check_known(unknown, "multinomial", self)
-    rows = self.detach().double().reshape(-1, self.shape[-1]).numpy()
-    places = [places_of(rng, row, num_samples, replacement) for row in rows]
-    return torch.tensor(places).reshape(*self.shape[:-1], num_samples)
+def draw_places(unknown, rng: TracedRandom, given: dict):
+    """Draw n places for each row of weights, as torch.multinomial."""
+    weights, n = given["self"], given["num_samples"]
+    check_known(unknown, "multinomial", weights)
+    rows = weights.detach().double().reshape(-1, weights.shape[-1]).numpy()
+    places = [places_of(rng, row, n, given["replacement"]) for row in rows]
+    return torch.tensor(places).reshape(*weights.shape[:-1], n)
 
 
 def uniform_law(rng: TracedRandom, name: str, given: dict, result: torch.Tensor):

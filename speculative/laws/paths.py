@@ -37,6 +37,7 @@ class Walk:
     """The paths of a random program, one after the other: depth first, at each fork the first branch first."""
 
     n_nodes = 0  # random numbers and calls of models, of all walks
+    path_numbers = itertools.count(1)  # of the paths of all walks
 
     def __init__(self, reseeds: bool = True):
         """reseeds: whether a seed that comes again gives the same numbers again, as in NumPy."""
@@ -46,6 +47,7 @@ class Walk:
 
     def begin(self, branches: list[int]) -> None:
         """Begin the path that takes these branches, and the first ones after them."""
+        self.path_number = next(self.path_numbers)
         self.branches = branches
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
@@ -71,6 +73,7 @@ class Walk:
         if self.depth == len(self.branches):
             self.left += [[*self.branches, i] for i in reversed(range(1, len(chances)))]
             self.branches.append(0)
+        # A path that is taken again may meet a smaller fork here, because the program keeps state: law_of sees that.
         taken = min(self.branches[self.depth], len(chances) - 1)
         self.depth += 1
         self.weight *= chances[taken] / sum(chances)

@@ -64,7 +64,7 @@ def winners(numbers: dict[int, UnknownNumber], k: int) -> list[int]:
     first = max(numbers.values(), key=lambda number: value_at(number.steps, 0.5))
     rates = {i: rate(first.steps, number.steps) for i, number in numbers.items()}
     for number in numbers.values():
-        number.u.spend()
+        number.u.is_spent = True
     places: list[int] = []
     while rates and len(places) < k:
         place = likely(first.u.branch, [*rates.values()])

@@ -24,7 +24,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
-from operator import setitem
+from operator import delitem, setitem
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 from zlib import crc32
@@ -135,9 +135,13 @@ def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for holder in chain(map(vars, modules), somebodys(function)):
             for setter, name, thing in places_in(holder):
-                if (new := stand_ins.of(thing)) is not None:
+                if (new := stand_ins.of(thing)) is None:
+                    continue
+                if isinstance(holder, dict) and name not in holder:  # float
+                    stack.callback(delitem, holder, name)
+                else:
                     stack.callback(setter, holder, name, thing)
-                    setter(holder, name, new)
+                setter(holder, name, new)
         yield
 
 

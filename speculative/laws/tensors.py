@@ -47,13 +47,13 @@ class UnknownTensors(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.path: Any = None  # the one that the numbers belong to
+        self.path_number = 0  # of the path that the numbers belong to
         self.numbers: list[UnknownNumber] = []  # number i has the code i + 1
         self.storages: dict = {}  # {address: the memory that unknown numbers were written into}
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if self.path is not TracedRandom.walk.branches:
-            self.path = TracedRandom.walk.branches
+        if self.path_number != TracedRandom.walk.path_number:
+            self.path_number = TracedRandom.walk.path_number
             self.numbers, self.storages = [], {}
         call = Call(operation, args, kwargs or {})
         kind = kind_of(operation)

@@ -31,7 +31,7 @@ def errors_as_lines() -> Iterator[None]:
     except (NoDistribution, TooManyPaths, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.errors ends the process
+        if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.guard ends the process
             raise
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)]

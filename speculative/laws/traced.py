@@ -38,36 +38,50 @@ LAWS: dict[str, Callable] = {
 }
 
 
+class Stream:
+    """The numbers of a seed, which begin again in each path. In Generator(PCG64(7)) both generators have one stream."""
+
+    def __init__(self, family: str, seed):
+        """family: of generators; two have other numbers for one seed. seed: None for other numbers in each path."""
+        self.family = family
+        self.first_seed = seed
+        self.path_number = 0  # of the path in which it has begun
+
+    def begin(self, seed) -> None:
+        """Begin with the numbers of a seed, which all streams of one family share."""
+        walk = TracedRandom.walk
+        self.path_number = walk.path_number
+        self.numbers = walk.stream(None if seed is None else f"{self.family} {seed}")
+        self.n_spawned = 0
+
+    def here(self) -> "Stream":
+        """Return the stream, which begins with its first seed if this is another path."""
+        if self.path_number != TracedRandom.walk.path_number:
+            self.begin(self.first_seed)
+        return self
+
+
 class TracedRandom:
     """A generator, with the methods of NumPy's and Python's. Those that take a size give Numbers."""
 
     walk: Any = None  # the Walk that goes on
-    family = "PCG64"  # of its numbers: two families have other numbers for one seed
+    family = "PCG64"
 
     def __init__(self, seed=None, *_, **__):
-        self.first_seed = seed
-        self.kind = self.family
-        self.path: Any = None  # the one in which it has begun
-        if isinstance(seed, TracedRandom) and seed.kind == "SeedSequence":
-            self.first_seed = seed.first_seed
-        elif isinstance(seed, TracedRandom):  # as in Generator(PCG64(7))
-            self.__dict__ = seed.__dict__
+        """seed: a number, or a generator or a SeedSequence with one."""
+        if not isinstance(seed, TracedRandom):
+            self.stream = Stream(self.family, seed)
+        elif seed.stream.family == "SeedSequence":
+            self.stream = Stream(self.family, seed.stream.first_seed)
+        else:
+            self.stream = seed.stream
 
     def seed(self, seed=None, *_) -> "TracedRandom":
-        """Begin with the numbers of a seed, which all generators of one kind share."""
-        self.path = self.walk.branches
-        self.numbers = self.walk.stream(None if seed is None else f"{self.kind} {seed}")
-        self.n_spawned = 0
+        self.stream.begin(seed)
         return self
 
-    def begin(self) -> None:
-        """Begin with the numbers of its first seed if this is another path."""
-        if self.path is not self.walk.branches:
-            self.seed(self.first_seed)
-
     def number(self) -> UnknownNumber:
-        self.begin()
-        return UnknownNumber(next(self.numbers))
+        return UnknownNumber(next(self.stream.here().numbers))
 
     def random(self, size=None, dtype=None):
         if size is None:
@@ -84,11 +98,10 @@ class TracedRandom:
 
     def spawn(self, n: int) -> list:
         """Other generators, whose seeds follow from this one's."""
-        self.begin()
-        first = self.n_spawned
-        self.n_spawned += n
-        seeds = [None if self.first_seed is None else f"{self.first_seed} {i}" for i in range(first, first + n)]
-        return [type(self)(seed) for seed in seeds]
+        stream = self.stream.here()
+        seed, first = stream.first_seed, stream.n_spawned
+        stream.n_spawned += n
+        return [type(self)(None if seed is None else f"{seed} {i}") for i in range(first, first + n)]
 
     def __getattr__(self, name: str) -> Callable:
         """A method that is one of LAWS. Raises UserError, if it is called, for one of another name."""

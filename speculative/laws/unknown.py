@@ -31,9 +31,12 @@ class Uniform:
         """branch: [n] chances -> the number of the branch that is taken."""
         self.branch = branch
         self.low, self.high = 0.0, 1.0
+        self.is_spent = False  # in a race: its law is not uniform any more
 
     def part(self, edges) -> int:  # [n + 1], from 0 to 1 -> i if u is in [edges[i], edges[i + 1])
-        """Fork: u is in one of the parts between the edges."""
+        """Fork: u is in one of the parts between the edges. Raises UserError if it was in a race."""
+        if self.is_spent:
+            raise UserError("a random number that was compared with another one is compared again")
         inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
         taken = likely(self.branch, [b - a for a, b in pairwise(inner)])
         self.low, self.high = inner[taken : taken + 2]
@@ -42,11 +45,7 @@ class Uniform:
     @property
     def is_new(self) -> bool:
         """Whether no comparison has told anything of it."""
-        return (self.low, self.high) == (0, 1)
-
-    def spend(self) -> None:
-        """Note that it was in a race: its law is not uniform any more, so that no comparison can follow."""
-        self.low, self.high = math.inf, -math.inf
+        return not self.is_spent and (self.low, self.high) == (0, 1)
 
 
 def likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
@@ -54,7 +53,7 @@ def likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the branch 
     least = LEAST * sum(chances)
     possible = [i for i, chance in enumerate(chances) if chance > least]
     if not possible:
-        raise UserError("a random number that was compared with another one is compared again")
+        raise UserError("a choice among random numbers that all have probability 0 cannot be followed")
     if len(possible) == 1:
         return possible[0]
     return possible[branch([chances[i] for i in possible])]

@@ -1,1 +1,1 @@
-"""Files, downloads, signals and errors: every command needs them. Nothing here imports from the rest of the project."""
+"""Files, signals, errors, the terminal: every command needs them. Nothing here imports from the rest of the project."""
