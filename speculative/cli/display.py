@@ -44,25 +44,27 @@ class Screen(AbstractContextManager):
         live = sys.stdout.isatty() and not o.quiet and o.batch == 1  # a batch decodes its texts together
         self.stream = o.stream or live
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
-        self.steps: list[TextStep] | None = None  # shown steps of this decoder; None before its bar and after its text
+        self.bar: Any = None  # of the decoder on the screen; None before its title and after its text
+        self.steps: list[TextStep] = []  # of this decoder, that were shown
+        self.text_index = 0  # of the text of this decoder that was printed last
 
     def __exit__(self, *error: object) -> None:
-        if self.steps is not None:  # after Ctrl-C, the texts so far
+        if self.bar is not None:  # after Ctrl-C, the texts so far
             self.end_bar()
 
     def begin(self) -> None:
         title = f"{self.names[0].capitalize()} Decode"
         print(f"\n{title}\n{'-' * len(title)}", flush=True)
-        self.text_index = 0  # of the text that was printed last
+        self.steps = []
+        self.text_index = 0
         if self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
         self.bar = tqdm(total=self.n_tokens, unit="token", leave=False, disable=self.stream or None)
-        self.steps = []
 
     def show_step(self, name: str, step: TextStep) -> None:
         if name != self.names[0]:
             return
-        if self.steps is None:
+        if self.bar is None:
             self.begin()
         if self.stream:
             self.print_step(step)
@@ -80,15 +82,15 @@ class Screen(AbstractContextManager):
             self.begin()
 
     def end_bar(self, time: str = "") -> None:
-        steps, self.steps = self.steps, None
-        self.bar.close()
+        bar, self.bar = self.bar, None
+        bar.close()
         if self.stream:
             print(flush=True)
         if time:
             print(time)
         if not self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
-            for step in sorted(steps, key=lambda step: step.text_index):
+            for step in sorted(self.steps, key=lambda step: step.text_index):
                 self.print_step(step)
             print(flush=True)
 

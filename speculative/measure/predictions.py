@@ -248,22 +248,22 @@ class Conditions(NamedTuple):
 def predict(
     autoregressive: TimedDecoder, speculative: TimedDecoder, prefill: float, costs: ByRows, measured: Measured
 ) -> Predictions:
-    """Predict the speedup of each drafter for some K up to the longest window that was timed, and for "auto"; K is a
-    text, as in JSON.
+    """Predict the speedup of each drafter: for "auto", and for each of the lookaheads() up to the longest window that
+    was timed. The Ks are texts, as in JSON.
 
     prefill: its seconds in the speculative run. costs: {rows: seconds of a call of the target}, of one row and of those
     of the run.
     """
     steps = speculative.iterations
-    calls = Counter(step.drafted + 1 for step in steps if not step.prefill)
-    in_run = {rows: seconds for rows, seconds in costs.items() if calls[rows] >= MIN_CALLS or rows == 1}
+    n_calls = Counter(step.drafted + 1 for step in steps if not step.prefill)  # {rows: calls of the run}
+    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS or rows == 1}
     by_rows = in_run | in_the_loop(measured.timed, in_run)
-    window = line_through(by_rows)
-    usual_K = max(calls, key=calls.__getitem__, default=1) - 1
-    Ks = sorted(K for K in {*LOOKAHEADS, usual_K} if 0 < K < max(by_rows))
+    Ks = lookaheads(n_calls, max(by_rows))
     if not Ks:
         return Predictions({}, {})
 
+    # The run's calls, at the prices of the predictions: what the run took beyond these was spent between its calls.
+    window = line_through(by_rows)
     in_calls = sum(step.drafting + window(step.drafted + 1) for step in steps)
     N = speculative.n_tokens
     conditions = Conditions(
@@ -282,9 +282,17 @@ def predict(
     return Predictions(predicted, window_beta)
 
 
+def lookaheads(n_calls: Counter, most_rows: int) -> list[int]:
+    """The Ks that are predicted: LOOKAHEADS and the run's most frequent K, if their windows have no more rows."""
+    usual_K = max(n_calls, key=n_calls.__getitem__, default=1) - 1
+    return sorted(K for K in {*LOOKAHEADS, usual_K} if 0 < K < most_rows)
+
+
 def in_the_loop(timed: ByRows, in_run: ByRows) -> ByRows:
-    """{rows: seconds} of windows that were timed alone -> the seconds that they take in the loop, where they are
-    slower. in_run: those that the run has; of other sizes alone a time is returned, if any size is in both."""
+    """Return {rows: seconds of a window in the loop} of the sizes that the run lacks; {} if no size was timed in both.
+
+    timed: {rows: seconds of a window alone}, which is faster than in the loop. in_run: {rows: seconds in the loop}.
+    """
     factor = loop_factor(timed, in_run)
     others = timed.keys() - in_run.keys() if factor else ()
     return {rows: kept_between(factor * timed[rows], rows, in_run) for rows in others}

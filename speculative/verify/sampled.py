@@ -136,9 +136,8 @@ def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator
     for i, token in enumerate(tokens):
         text = np.array([*x, *tokens[:i]])
         q_i = q[i]  # [n_vocab]
-        ratio = q_i
-        for p in draft(text, 1).p:  # [n_vocab], of the draft if there is one
-            ratio = p / np.maximum(q_i, tiny)  # [n_vocab]
+        p = draft(text, 1).p  # [m, n_vocab], with m = 0 if the drafter has no draft
+        ratio = p[0] / np.maximum(q_i, tiny) if len(p) else q_i  # [n_vocab]
         by_q = place(token, q_i, q_i, rng)
         by_ratio = place(token, q_i, ratio, rng)
         yield by_q, by_ratio
