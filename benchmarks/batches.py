@@ -2,6 +2,7 @@
 
     python -m benchmarks batches
     python -m benchmarks batches --target_model_size 1558M --draft_model_size 124M --models_dir full --texts 1 2 4 8
+    python -m benchmarks batches --out docs/batches.png
 
 A call of the target has the rows of all texts: B rows without drafts, B (K + 1) with them. β is the time of the second
 in multiples of the first, and drafts pay as long as it is below the bound of docs/theory.md, (1 − α^(K+1)) / (1 − α) −
@@ -15,6 +16,7 @@ from statistics import mean
 import numpy as np
 
 from benchmarks import runs
+from benchmarks.plots import draw
 from benchmarks.tables import parser_of, table, take_turns
 from speculative.measure.analysis import leviathan_tokens
 from speculative.session import Session
@@ -45,6 +47,28 @@ def costs(session: Session, prompts: list[str], N: int, K: int) -> dict[str, flo
     return {"alpha": alpha, "c": c, "beta": window / row, "bound": leviathan_tokens(alpha, K) - K * c}
 
 
+def plot_batches(rows: list[dict], axes) -> None:
+    """Fill two panels: the tokens a second, and β beside its bound, against the number of texts."""
+    speed, beta = axes
+    ticks = [*dict.fromkeys(row["texts"] for row in rows)]
+    for K in dict.fromkeys(row["K"] for row in rows):
+        of_K = [row for row in rows if row["K"] == K]
+        texts = [row["texts"] for row in of_K]
+        label = "no drafts" if K == NO_DRAFTS else f"K = {K}"
+        speed.plot(texts, [row["tokens_per_second"] for row in of_K], label=label)
+        if "beta" in of_K[0]:
+            [line] = beta.plot(texts, [row["beta"] for row in of_K], label=f"β, {label}")
+            bounds = [row["bound"] for row in of_K]
+            beta.plot(texts, bounds, color=line.get_color(), marker="", linestyle="--", label=f"its bound, {label}")
+    speed.set(ylabel="tokens a second", title="All texts together", ylim=(0, None))
+    beta.set(ylabel="times of a call without drafts", title="Drafts pay while β is below its bound", ylim=(0, None))
+    for panel in axes:
+        panel.set(xscale="log", xlabel="texts in a call")
+        panel.set_xticks(ticks, ticks)
+        panel.minorticks_off()
+        panel.legend(fontsize=8)
+
+
 def main(argv: list[str]) -> None:
     parser = parser_of("batches", __doc__)
     runs.add_models(parser.add_argument)
@@ -53,6 +77,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--prompts", default=str(runs.PROMPTS["prose"]), help="file")
     parser.add_argument("--n_tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", help="file for a picture")
     o = parser.parse_args(argv)
     loaded = runs.load(o, ["model"])
     prompts = read_prompts(o.prompts)
@@ -70,3 +95,5 @@ def main(argv: list[str]) -> None:
                 row |= costs(loaded.changed(K=K), some, o.n_tokens, int(K))
             rows.append(row)
     print(table(rows, COLUMNS))
+    if o.out:
+        draw(o.out, f"Several texts in a call: {o.target_model_size} in {o.dtype}", 2, partial(plot_batches, rows))

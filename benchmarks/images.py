@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import grid, race
+from benchmarks import batches, grid, race
 from benchmarks.runs import PROMPTS
 from benchmarks.tables import without_numbers
 from speculative.support.errors import UserError
@@ -117,10 +117,16 @@ def speedup(path: Path) -> None:
         shutil.move(f"{folder}/speedup.png", path)
 
 
+def several_texts(path: Path) -> None:
+    """The tokens a second of the bundled pair against the number of texts."""
+    batches.main(["--target_model_size", "padded-target", "--out", str(path)])
+
+
 PICTURES: dict[str, Callable[[Path], None]] = {
     "race.svg": moving,
     "demo.svg": terminal,
     "page.png": page,
     "workbench.png": workbench,
     "speedup.png": speedup,
+    "batches.png": several_texts,
 }

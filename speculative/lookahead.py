@@ -96,7 +96,9 @@ class Stopping:
         self.record = record
         self.window = lookahead.window
         self.token_worth = lookahead.token_worth
-        self.near_end = k < lookahead.K_max  # the loop asks for fewer drafts only where the text ends
+        self.is_alone = lookahead.is_alone
+        # The loop asks for fewer drafts only where the text ends. Beside other texts, no call is saved then.
+        self.near_end = self.is_alone and k < lookahead.K_max
         self.k = k
         self.n = 0  # drafts so far
         self.chance = 1.0  # that all of them are accepted
@@ -131,11 +133,12 @@ class Stopping:
 
     def most(self) -> int:
         """Return the drafts to ask for at most. If they do not pay, one is tried from time to time, as nothing is
-        learned of a drafter that is not asked: the trials take TRYING_SHARE of the time."""
+        learned of a drafter that is not asked: the trials take TRYING_SHARE of the time. Beside other texts none is
+        tried, as they would all wait."""
         if self.pays():
             return self.k
         is_due = self.cost(1) - self.cost(0) <= TRYING_SHARE * self.record.idle_seconds
-        return min(self.k, 1) if is_due else 0
+        return min(self.k, 1) if is_due and self.is_alone else 0
 
 
 # ---- The drafter of one decode ---------------------------------------------------------------------------------------
@@ -189,9 +192,10 @@ class AutoK:
 
     K_max = 32
 
-    def __init__(self, scales: Sequence[float], clock: Callable = lambda: time.perf_counter()):
-        """scales: the expected scale of each drafter's acceptance."""
+    def __init__(self, scales: Sequence[float], clock: Callable = lambda: time.perf_counter(), is_alone: bool = True):
+        """scales: the expected scale of each drafter's acceptance. is_alone: whether no other texts share the calls."""
         self.clock = clock
+        self.is_alone = is_alone
         self.records = [DrafterRecord(scale) for scale in scales]
         self.window = WindowCosts()
         self.seconds = 0.0  # discounted, of the steps so far

@@ -54,7 +54,7 @@ class PythonLoops:
         self.lookaheads: list[Any] = []  # of each level of the drafter, from the outermost in
         for K, specs in zip(plan.Ks, plan.levels, strict=True):
             scales = [spec.scale for spec in specs]
-            self.lookaheads.append(FixedK(K) if isinstance(K, int) else AutoK(scales))
+            self.lookaheads.append(FixedK(K) if isinstance(K, int) else AutoK(scales, is_alone=plan.batch == 1))
 
     # ---- The parts of a decode ---------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ To add a rule, write a function that returns a Rule, its entry in RULES, and its
 rule that tests one draft after the other, one_by_one makes the Rule from two functions of p and q.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import wraps
@@ -295,6 +296,18 @@ def name_of(function: Callable, taken: Container[str]) -> str:
     return f"{name}_function" if name in taken else name
 
 
+def check_parameters(function: Callable, form: str) -> None:
+    """Raise UserError if a user's function cannot be called in this form, such as "draft(x, k)"."""
+    parameters = form.split(",")
+    try:
+        inspect.signature(function).bind(*parameters)
+    except TypeError:
+        name = name_of(function, ())
+        raise UserError(f"{name} is called as {form}, and takes other parameters: give it these") from None
+    except ValueError:
+        return  # some functions that are not written in Python do not tell their parameters
+
+
 def ids_of(given: Any) -> list[int]:
     """Return token ids as whole numbers. Raises one of NOT_IDS."""
     given = list(given)
@@ -313,6 +326,7 @@ def as_rule(function: Callable) -> Rule:
     """Return accept(proposal, q, rng) -> tokens as a rule. The function's attribute lossless = True claims that it
     keeps the target's distribution. The chances of its tests are unknown: α is not measured, the page shows no tests.
     """
+    check_parameters(function, "accept(proposal, q, rng)")
     name = name_of(function, RULES)
 
     @wraps(function)

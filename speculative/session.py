@@ -15,14 +15,14 @@ from speculative.drafters.base import Drafter
 from speculative.engines.choice import make_engine
 from speculative.engines.model import CachedNetwork
 from speculative.loading import Models
-from speculative.loops import Loops, PythonLoops
+from speculative.loops import DECODERS, Loops, PythonLoops
 from speculative.options import ModelOptions, make_options
 from speculative.plan import NO_FUNCTIONS, AnyOptions, Functions, Plan, make_plan, spelled_out, wanted_models
 from speculative.sampling import Step
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
-from speculative.values import checked, n_nodes, text, whole
+from speculative.values import checked, n_nodes, one_of, text, whole
 
 S = TypeVar("S", bound="Session")
 
@@ -191,6 +191,9 @@ class Session(Generic[AnyOptions]):
         """The steps of the texts of several prompts; text_index says whose each is. --batch says how
         many run together (default: all). Text i is what speculative(prompt, sample=i) would give. name: of the
         decoder, "speculative" or "autoregressive". Raises UserError at the call."""
+        if isinstance(prompts, str):
+            raise UserError("prompts must be a list of texts: give a single one as [prompt]")
+        name = checked("name", one_of(*DECODERS), name)
         if not prompts:
             raise UserError("a batch needs at least one prompt")
         n_texts = self.plan.batch

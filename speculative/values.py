@@ -66,10 +66,11 @@ def whole(least: int, most: int = LARGEST, more: str = "") -> Callable:
 
 def check_number(must_be: str, allowed: Callable) -> Callable:
     def check(value: Any) -> float:
-        with contextlib.suppress(ValueError):
-            number = float(str(value))
-            if math.isfinite(number) and allowed(number):
-                return number
+        if re.fullmatch(r"[-+.0-9Ee]+", str(value)):  # Python takes 1_0 and other digits, too
+            with contextlib.suppress(ValueError):
+                number = float(str(value))
+                if math.isfinite(number) and allowed(number):
+                    return number
         raise ValueError(must_be)
 
     return check

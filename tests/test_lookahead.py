@@ -245,7 +245,7 @@ def adapts_to_speed():
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
     record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), token_seconds=SimpleNamespace(usual=0.1))
-    lookahead = SimpleNamespace(window=lambda rows: 1 + 0.75 * (rows - 1), token_worth=1.0)
+    lookahead = SimpleNamespace(window=lambda rows: 1 + 0.75 * (rows - 1), token_worth=1.0, is_alone=True)
     pays = []
     for k, lookahead.K_max in ((0, 9), (1, 9), (2, 9), (1, 1)):  # the text ends after k drafts, but with the last
         pays.append(Stopping(record, lookahead, k).pays())
@@ -299,3 +299,15 @@ def test_what_the_planted_mistakes_break_holds(check):
 def test_a_planted_mistake_shows(monkeypatch, check, place, old, new):
     plant(monkeypatch, place, old, new)
     assert not check()
+
+
+@pytest.mark.parametrize(("is_alone", "n_tried", "n_to_the_end"), [(True, 1, 1), (False, 0, 0)])
+def test_beside_other_texts_no_draft_is_tried_and_none_is_for_the_end(is_alone, n_tried, n_to_the_end):
+    """The other texts would wait for the draft, and their calls go on after this text's end."""
+    dear = AutoK([0.6], is_alone=is_alone)
+    dear.measure(lambda rows: float(rows), [lambda: 10.0], 40)
+    dear.records[0].idle_seconds = 1e9
+    assert Stopping(dear.records[0], dear, 40).most() == n_tried
+    nearly = AutoK([0.6], is_alone=is_alone)
+    nearly.measure(lambda rows: 1.0 + 0.95 * (rows - 1), [lambda: 0.01], 40)
+    assert Stopping(nearly.records[0], nearly, 1).most() == n_to_the_end

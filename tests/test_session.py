@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from itertools import zip_longest
+from math import isclose
 
 import numpy as np
 import pytest
@@ -330,14 +331,23 @@ TARGETS = [
     (lambda x, n_last: EYE[:0], {}, "the model returned float64[0, 2048]: model(x, n_last=4) has to return"),
     ("124M", {}, "target is a function target(x, n_last) -> distributions: name a model by target_model_size"),
     (
-        len,
+        isclose,
         {"encoder": None},
         "a function as the target needs the encoder of its tokens, as encoder.get_encoder gives it",
     ),
-    (len, {"dtype": "int8"}, "dtype has no effect here: the target is a function"),
-    (len, {"target_model_size": "355M"}, "target_model_size has no effect here: the target is a function"),
-    (len, {"drafter": "int8"}, "drafter int8 needs the target's weights, and a function has none: try prompt_lookup"),
-    (len, {"drafter": "heads"}, "drafter heads needs the target's weights, and a function has none: try prompt_lookup"),
+    (isclose, {"dtype": "int8"}, "dtype has no effect here: the target is a function"),
+    (isclose, {"target_model_size": "355M"}, "target_model_size has no effect here: the target is a function"),
+    (
+        isclose,
+        {"drafter": "int8"},
+        "drafter int8 needs the target's weights, and a function has none: try prompt_lookup",
+    ),
+    (
+        isclose,
+        {"drafter": "heads"},
+        "drafter heads needs the target's weights, and a function has none: try prompt_lookup",
+    ),
+    (lambda x: EYE, {}, "lambda is called as model(x, n_last), and takes other parameters: give it these"),
 ]
 
 
@@ -375,6 +385,25 @@ def test_a_function_that_breaks_the_contract_is_one_clear_line(pair, function, l
     said = refusal(lambda: [*pair.changed(drafter=function).speculative(PROMPT, 20)])
     assert said.startswith("the drafter lambda ")
     assert line in said
+
+
+CALLED = "lambda is called as {}, and takes other parameters: give it these"
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda pair: pair.changed(drafter=lambda x: x), CALLED.format("draft(x, k)")),
+        (lambda pair: pair.changed(accept=lambda q: q), CALLED.format("accept(proposal, q, rng)")),
+        (lambda pair: pair.changed(temperature="1_0"), "temperature must be a number of at least 0, not '1_0'"),
+        (lambda pair: pair.changed(temperature="\u0664"), "temperature must be a number of at least 0, not "),
+        (lambda pair: pair.batch("a text", 4), "prompts must be a list of texts: give a single one as [prompt]"),
+        (lambda pair: pair.batch(["a text"], 4, "greedy"), "name must be one of autoregressive, speculative"),
+        (lambda pair: pair.compare("a text", 4, 0), "repeats must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_a_call_that_cannot_be_meant_is_one_clear_line(pair, call, line):
+    assert refusal(call, pair).startswith(line)
 
 
 @pytest.mark.parametrize("accept", ["token", "block"])

@@ -7,13 +7,14 @@ import numpy as np
 
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import Context, DrafterSpec, always, until_unsure
-from speculative.rules import NOT_IDS, ids_of, name_of
+from speculative.rules import NOT_IDS, check_parameters, ids_of, name_of
 from speculative.sampling import NOTHING, ROUNDING, Proposal
 from speculative.support.errors import UserError, first_line
 
 
 def as_drafter(function: Callable) -> DrafterSpec:
     """Return the function as a drafter."""
+    check_parameters(function, "draft(x, k)")
     name = name_of(function, DRAFTERS)
 
     def drafter(context: Context) -> Callable:

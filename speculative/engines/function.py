@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from speculative.engines.model import Network
+from speculative.rules import check_parameters
 from speculative.sampling import as_distributions
 from speculative.support.errors import UserError
 
@@ -16,6 +17,7 @@ class FunctionNetwork(Network):
 
     def __init__(self, function: Callable, n_vocab: int, name: str):
         """function(x, n_last) -> [n_last or more, n_vocab]. name: of the function, in messages."""
+        check_parameters(function, "model(x, n_last)")
         super().__init__(self.log_rows)
         self.function = function
         self.n_vocab = n_vocab

@@ -107,7 +107,7 @@ def compare(
     taken half a second, and the median counts. watch(name, step): called for each step of the first run, in place of a
     bar. Raises UserError."""
     N = checked("n_tokens_to_generate", whole(1), n_tokens_to_generate)
-    repeats = repeats and checked("repeats", whole(1), repeats)
+    repeats = None if repeats is None else checked("repeats", whole(1), repeats)
     with working("decoding", 2 * N, "token", quiet=bool(watch)) as bar:
         show = watch or (lambda name, step: bar.update(len(step.tokens)))
         records = [*timed_turns(session, [prompt], N, repeats=repeats, watch=show)]
