@@ -7,10 +7,11 @@ Its main.py runs as it is, with the gpt2.py of its picoGPT; checkpoints are read
 of them. Both are given all other flags, which have the blog's names. At temperature 0 the texts should be equal. The
 last column is the time of the whole command, from Enter to the prompt, for which --beside adds other programs. A fair
 one has as many threads (-t; ours takes one for each core) and decodes as many tokens: llama-speculative-simple gives up
-to K more than -n says.
+to K more than -n says, and drafts only with --spec-type.
 
     --beside "llama-completion -m 1558M.gguf -t 2 --temp 0 -n 40 -no-cnv -p 'Alan Turing ...'" \\
-        "llama-speculative-simple -m 1558M.gguf -md 124M.gguf -t 2 --spec-draft-n-max 4 --temp 0 -n 36 -p '...'"
+        "llama-speculative-simple -m 1558M.gguf -md 124M.gguf -t 2 --spec-type draft-simple \\
+         --spec-draft-n-max 4 --temp 0 -n 36 -p '...'"
 """
 
 import re
