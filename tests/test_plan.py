@@ -146,7 +146,7 @@ def test_an_engine_refuses_a_plan():
 
 
 def test_functions_take_their_names_among_the_options():
-    def mine(x, k):
+    def mine(x, k, rng=None):  # which may stand for a drafter and for a rule
         """Not called."""
 
     first, functions = Functions().taken_from({"drafter": mine, "K": 2})
