@@ -118,10 +118,11 @@ INLINE const float *scales_of(const Linear *w, int64_t tile) {  // [LANES]; 0 if
 }
 
 static int64_t position_of(const Text *t, int64_t row) {  // its place in the text; in a tree, on its path
-  int64_t position = t->sees ? -1 : t->n_past + row;
-  for (int64_t slot = 0; slot < t->n_past + t->n_rows && t->sees; slot++)
-    position += t->sees[row * t->sees_width + slot];
-  return position;
+  if (!t->sees) return t->n_past + row;
+  const uint8_t *sees = t->sees + row * t->sees_width;
+  uint32_t n = 0;  // of slots that it attends to, itself included
+  for (int64_t slot = 0; slot < t->n_past + t->n_rows; slot++) n += sees[slot];
+  return (int64_t)n - 1;
 }
 
 static void embed(const GPT2 *m, int64_t thread) {  // x = wte[tokens] + wpe[positions]; a thread has some columns
