@@ -30,7 +30,6 @@ from speculative.laws.words import counterexample, coverage, drawn_in_words
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.progress import working
 
-FEWER_PATHS = MOST_PATHS // 8  # of a case, once another is wrong
 MOST_NODES = 80_000  # random numbers and calls of models, in all cases
 N_TRIED = 4  # cases by which a way is chosen
 STATUS = {True: 0, False: 1, None: 2}
@@ -150,9 +149,10 @@ def follow(findings: Findings, bar) -> None:
 def law_of_case(case: Case, findings: Findings) -> dict:
     """The law of a case. The first wrong one is asked for twice. Raises UserError, NotAll if it differs."""
     decode = findings.form.decode
-    law = law_of_texts(decode, case, FEWER_PATHS if findings.wrong else MOST_PATHS)
+    most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS  # fewer, once another case is wrong
+    law = law_of_texts(decode, case, most_paths)
     is_first_wrong = not findings.wrong and distance(law, case.law()) > EXACT
-    if is_first_wrong and distance(law, law_of_texts(decode, case)) > EXACT:
+    if is_first_wrong and distance(law, law_of_texts(decode, case, most_paths)) > EXACT:
         raise NotAll
     return law
 
