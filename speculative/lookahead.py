@@ -28,6 +28,7 @@ from speculative.sampling import NOTHING, Proposal
 N_RECENT = 20  # calls whose times count
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
+N_SHORT = 3  # of these: the windows beside other texts, whose rows cost too much for longer ones
 
 
 # ---- The cost of calls -----------------------------------------------------------------------------------------------
@@ -52,9 +53,9 @@ class WindowCosts:
         self.before: Callable | None = None  # rows -> seconds, the line through the times before the decode
         self.slowdown = Recent(1.0)  # seconds of a call now, over those before the decode
 
-    def measure(self, seconds: Callable, most: int) -> None:
-        """Time windows of at most so many rows, each twice. seconds(rows): of a call now."""
-        timed = [(rows, seconds(rows)) for rows in WINDOW_ROWS * 2 if rows <= most]
+    def measure(self, seconds: Callable, sizes: Sequence[int]) -> None:
+        """Time windows of these sizes, in rows, each twice. seconds(rows): of a call now."""
+        timed = [(rows, seconds(rows)) for rows in (*sizes, *sizes)]
         self.before = line_through(costs_by_rows(timed))  # now, so that an interrupted measurement counts for nothing
 
     def __call__(self, rows: int) -> float:
@@ -211,7 +212,8 @@ class AutoK:
         for record, seconds in zip(self.records, draft_seconds, strict=True):
             record.token_seconds.add(seconds())
             record.token_seconds.add(seconds())
-        self.window.measure(window_seconds, most)
+        sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
+        self.window.measure(window_seconds, [rows for rows in sizes if rows <= most])
         # start as if two steps had been made at the best K
         self.seconds = 2 * min(map(self.expected_seconds, range(self.K_max)))
         self.n_tokens = 2.0

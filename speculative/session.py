@@ -82,6 +82,7 @@ class Session(Generic[AnyOptions]):
         self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.models}
         self.python_loops = PythonLoops(self.plan, self.models)
         self.loops = self.loops_of(self.plan)
+        self.batch_loops: dict[int, Loops] = {}  # by the number of texts; kept, as K auto learns what calls cost
 
     def load(self) -> None:
         """Load the weights that are not loaded yet. Raises UserError if they do not fit into the memory."""
@@ -202,7 +203,9 @@ class Session(Generic[AnyOptions]):
         session = copy(self)
         session.plan = replace(self.plan, batch=n_texts)
         self.engine.check(session.plan)
-        session.loops = self.loops_of(session.plan)
+        if n_texts not in self.batch_loops:
+            self.batch_loops[n_texts] = self.loops_of(session.plan)
+        session.loops = self.batch_loops[n_texts]
         return session.decode(name, prompts, n_tokens_to_generate)
 
     # ---- Their parts -------------------------------------------------------------------------------------------------

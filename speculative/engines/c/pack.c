@@ -3,7 +3,10 @@
 static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[][LANES]) {
   // [n, m] of a matrix -> [n, LANES], filled up with zeros
   if (m < LANES) memset(block, 0, 4 * n * LANES);
-  if (column == 1 && m == LANES) for (int64_t k = 0; k < n; k++) memcpy(block[k], w + k * row, 4 * LANES);
+  if (column == 1 && m == LANES) for (int64_t k = 0; k < n; k++) {
+    memcpy(block[k], w + k * row, 4 * LANES);
+    __builtin_prefetch(w + (n + k) * row);  // of the next block: no processor asks ahead for so many rows
+  }
   else for (int64_t i = 0; i < m; i++) for (int64_t k = 0; k < n; k++) block[k][i] = w[i * column + k * row];
 }
 
