@@ -10,7 +10,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from speculative.checkpoints.names import is_of_hub, model, path
+from speculative.checkpoints.names import checked_model_name, checked_path, is_of_hub
 from speculative.engines.formats import FORMATS
 from speculative.support.errors import UserError
 from speculative.support.synonyms import unknown_option
@@ -47,12 +47,12 @@ DRAFT, ENGINE, SHOWN = "The drafter", "The engine", "What is shown"
 class ModelOptions:
     """The options about models and decoding: those that load_pair takes."""
 
-    draft_model_size: str = option("124M", model, "MODEL",
+    draft_model_size: str = option("124M", checked_model_name, "MODEL",
         "draft model: 124M ... 1558M, a folder of models_dir, ./path, or OWNER/NAME of the Hugging Face hub",
         group=BLOG)
-    target_model_size: str = option("1558M", model, "MODEL",
+    target_model_size: str = option("1558M", checked_model_name, "MODEL",
         "target model, named in the same way", group=BLOG)
-    models_dir: str = option("models", path, "FOLDER",
+    models_dir: str = option("models", checked_path, "FOLDER",
         "folder of the models; missing ones are downloaded to it", group=BLOG)
     n_tokens_to_generate: int = option(40, whole(1), "N",
         "how many tokens to add to the prompt (N)", group=BLOG, short="n", live=True)
@@ -90,7 +90,7 @@ class ModelOptions:
         "temperature of the drafter alone; the output stays lossless", live=True)
     tree: tuple[int, ...] | None = option(None, widths, "N,N,...",
         "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
-    ngram_text: str | None = option(None, path, "FILE",
+    ngram_text: str | None = option(None, checked_path, "FILE",
         "text file whose n-grams the ngram drafter counts")
     dtype: str = option("float32", one_of(*FORMATS), "FORMAT",
         "weights of the target: float32 (4 bytes), float16 and bfloat16 (2), int8 (1), int4 (9/16)", group=ENGINE)
@@ -118,7 +118,7 @@ class Options(ModelOptions):
 
     prompt: str = option("Alan Turing theorized that computers would one day become", text, "TEXT",
         'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
-    prompt_file: str | None = option(None, path, "FILE",
+    prompt_file: str | None = option(None, checked_path, "FILE",
         "read the prompt from a file, including its last newline; - is standard input", group=TEXT)
     n_samples: int = option(1, whole(1), "N",
         "decode this many times, each time with another seed", group=TEXT, live=True)
@@ -130,9 +130,9 @@ class Options(ModelOptions):
         "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
     stream: bool = option(False, switch, "",
         "print the text as it is decoded, as at a terminal", group=SHOWN, live=True)
-    json: str | None = option(None, path, "FILE",
+    json: str | None = option(None, checked_path, "FILE",
         "write the run to this file, as JSON; - is standard output", group=SHOWN)
-    html: str | None = option(None, path, "FILE",
+    html: str | None = option(None, checked_path, "FILE",
         "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
     verify: bool = option(False, switch, "",
         "instead of the run, check that the output has the target's distribution", group=SHOWN)

@@ -22,14 +22,14 @@ class StepTimes:
         self.logs = logs
         self.last: dict[str, Call | None] = {}  # by role, the last call before the step
         self.began = 0.0
-        self.waited = 0.0  # seconds of the decoder that are in no step yet
+        self.unassigned_seconds = 0.0  # of the decoder, that are in no step yet
 
     def begin(self) -> None:
         self.last = {role: log[-1] if log else None for role, log in self.logs.items()}
         self.began = time.perf_counter()
 
     def end(self) -> None:
-        self.waited += time.perf_counter() - self.began
+        self.unassigned_seconds += time.perf_counter() - self.began
 
     def calls(self) -> list[RoleCall]:
         """The calls made since begin(). A log may also hold calls of another thread that uses the model: a call that
@@ -65,11 +65,11 @@ class StepTimes:
         A program on a device makes several steps in the time of one. Each has the time of its own calls, and the last
         one the rest, in which the program also made calls after the stop text.
         """
-        began, seconds = self.began, self.waited
+        began, seconds = self.began, self.unassigned_seconds
         _, first = calls[0]
         if first.derived:
             began = first.began
             if not is_last:
                 seconds = sum(call.seconds for _, call in calls)
-        self.waited -= seconds
+        self.unassigned_seconds -= seconds
         return began, seconds

@@ -179,8 +179,8 @@ def check_forms(place):
 def check_names(place):
     for name in ("a/..", "a\nb", "a//b"):
         with pytest.raises(ValueError, match="a folder of models_dir"):
-            names.model(name)
-    assert names.model("my model") == "my model"
+            names.checked_model_name(name)
+    assert names.checked_model_name("my model") == "my model"
 
 
 def check_incomplete_folder(place):

@@ -14,8 +14,7 @@ from speculative.checkpoints import download
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.names import is_path
-from speculative.checkpoints.names import model as checked
+from speculative.checkpoints.names import checked_model_name, is_path
 from speculative.checkpoints.official import HPARAMS, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
 from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
@@ -121,13 +120,13 @@ def test_a_folder_may_have_any_name_that_can_be_seen(size, tiny_pair, tmp_path):
 @pytest.mark.parametrize("size", ["", "a/..", "a//b", "a\nb", "a\x1b[2J", "a\u2028b", "a/b/c"])
 def test_a_name_that_leads_out_of_models_dir_or_cannot_be_seen_is_refused(size):
     with pytest.raises(ValueError, match="folder of models_dir"):
-        checked(size)
+        checked_model_name(size)
 
 
 @pytest.mark.parametrize("size", [*PATHS, *NAMES])
 def test_the_paths_of_windows_are_told_from_names(size):
     assert is_path(size) == (size in PATHS)
-    assert checked(size) == size.removesuffix("/")
+    assert checked_model_name(size) == size.removesuffix("/")
 
 
 def test_settings_that_do_not_fit(model, tiny_hparams):

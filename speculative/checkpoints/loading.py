@@ -18,7 +18,7 @@ from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.folder import Checkpoint, look
 from speculative.checkpoints.forms import OPENAI_VOCABULARY, USUAL_WEIGHTS
-from speculative.checkpoints.names import is_of_hub, is_path, local_folder, model
+from speculative.checkpoints.names import checked_model_name, is_of_hub, is_path, local_folder
 from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES
 from speculative.checkpoints.padded import Padding, build_padded
 from speculative.checkpoints.tensors import build_params
@@ -111,7 +111,7 @@ def complete_folder(
 def name_of(model_size: str, models_dir: str, source: str) -> str:
     """Return the name that was typed, or the hub's name of an official model. Raises UserError."""
     try:
-        name = model(model_size)
+        name = checked_model_name(model_size)
     except ValueError as must_be:
         raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
     if source == "huggingface" and not os.path.isdir(local_folder(name, models_dir)):

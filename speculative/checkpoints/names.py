@@ -15,7 +15,7 @@ ON_HUB = re.compile(f"{WORD}(/{WORD})?(@{WORD}(/{WORD})*)?")  # OWNER/NAME@REVIS
 MUST_BE = "124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub"
 
 
-def path(value: Any) -> str:
+def checked_path(value: Any) -> str:
     if not str(value):
         raise ValueError("the name of a file or folder")
     return os.path.expanduser(str(value))
@@ -28,10 +28,10 @@ def is_path(model_size: str) -> bool:
     return "/" in model_size and os.path.exists(model_size)
 
 
-def model(value: Any) -> str:
+def checked_model_name(value: Any) -> str:
     """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
     if is_path(str(value)):
-        return path(value)
+        return checked_path(value)
     name = str(value).removesuffix("/")  # which a shell completes
     if not ON_HUB.fullmatch(name) and not is_folder_name(name):
         raise ValueError(MUST_BE)

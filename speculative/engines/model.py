@@ -46,7 +46,6 @@ class Network:
     lock: Any = LOCK  # held around a call
     slots: Slots | None = None  # of its cache
     n_read = 0  # tokens that the call had to read
-    waited = 0.0  # seconds of the call in which others of a batch were served
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
 
     def __init__(self, logits: Callable):
@@ -238,12 +237,11 @@ class Model:
         figures. last: the text of this call."""
         network = self.network
         began = time.perf_counter()
-        network.waited = 0.0
         self.last_logits = logits_of(last.x, *args)  # [m, n_vocab]
         rows = self.to_probs(self.last_logits)  # [m, n_vocab]
         self.cache_of_decode.leave(network)
         self.last = LastCall(last.x, len(rows), network.hidden, last.tree, last.nodes)
-        seconds = time.perf_counter() - began - network.waited
+        seconds = time.perf_counter() - began
         self.log.append(Call(began, seconds, network.n_read, len(rows)))
         return rows
 
