@@ -71,11 +71,15 @@ static void scale_channels(const Matrix *m, int64_t f, int64_t first, int64_t en
   for (int64_t k = 0; k < m->n_in; k += SCANNED)
     for (int64_t tile = first; tile < end; tile++) {
       int64_t n = least(m->n_in - k, SCANNED), some = least(m->n_out - tile * LANES, LANES);
-      float largest[LANES], *scale = scales_at(m, f, tile);
+      word largest[LANES];
+      float *scale = scales_at(m, f, tile);
       memcpy(largest, scale, sizeof(largest));
       take_block(m->w + k * m->row + tile * LANES * m->column, n, some, m->row, m->column, block);
       for (int j = 0; j < n; j++)
-        for (int i = 0; i < LANES; i++) largest[i] = fabsf(block[j][i]) > largest[i] ? fabsf(block[j][i]) : largest[i];
+        for (int i = 0; i < LANES; i++) {
+          word size = bits_of(block[j][i]) & 0x7FFFFFFF;  // without signs floats are in the order of their bits
+          largest[i] = size > largest[i] ? size : largest[i];
+        }
       memcpy(scale, largest, sizeof(largest));
     }
   for (int64_t tile = first; tile < end; tile++) {
