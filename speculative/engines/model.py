@@ -46,6 +46,7 @@ class Network:
     lock: Any = LOCK  # held around a call
     slots: Slots | None = None  # of its cache
     n_read = 0  # tokens that the call had to read
+    seconds_for_others = 0.0  # of the call, in which only other texts of a batch were served
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
 
     def __init__(self, logits: Callable):
@@ -237,11 +238,12 @@ class Model:
         figures. last: the text of this call."""
         network = self.network
         began = time.perf_counter()
+        network.seconds_for_others = 0.0
         self.last_logits = logits_of(last.x, *args)  # [m, n_vocab]
         rows = self.to_probs(self.last_logits)  # [m, n_vocab]
         self.cache_of_decode.leave(network)
         self.last = LastCall(last.x, len(rows), network.hidden, last.tree, last.nodes)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began - network.seconds_for_others
         self.log.append(Call(began, seconds, network.n_read, len(rows)))
         return rows
 

@@ -183,5 +183,5 @@ class Meeting:
         results = network.together(rows)
         for strand, result in zip(asking, results, strict=True):
             request = strand.event
-            request.network.waited += began - request.asked
+            request.network.seconds_for_others += began - request.asked
             strand.resume(result)
