@@ -197,9 +197,7 @@ class Session(Generic[AnyOptions]):
         name = checked("name", one_of(*DECODERS), name)
         if not prompts:
             raise UserError("a batch needs at least one prompt")
-        n_texts = self.plan.batch
-        if n_texts == 1:
-            n_texts = max(2, len(prompts))  # a single prompt, too, is checked and run as a batch
+        n_texts = self.plan.batch if self.plan.batch > 1 else len(prompts)
         session = copy(self)
         session.plan = replace(self.plan, batch=n_texts)
         self.engine.check(session.plan)
