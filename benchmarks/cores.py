@@ -66,7 +66,7 @@ def waited(run: CompiledPass) -> float:
     """The share of a row's time in which the first thread waited for others."""
     forward(run, 1)
     call: Any = run.arguments
-    return call.idle_ns / call.call_ns
+    return call.waited_ns / call.call_ns
 
 
 def measure(params: dict, hparams: dict, threads: int, memory: np.ndarray, rounds: int) -> dict:

@@ -218,7 +218,7 @@ OMISSIONS = {  # of the C files
     "a format is missing": ("arguments.h", r"  F\(INT4, int4.*\n", ""),
     "a format has no loop": ("products.c", "times_float16", "times_float17"),
     "a format has no rows": ("products.c", "prepare_int4", "prepare_int5"),
-    "a format has no weight": ("engine.c", r"WEIGHT\(bfloat16\)", "WEIGHT(bfloat17)"),
+    "a format has no weight": ("products.c", r"WEIGHT\(bfloat16\)", "WEIGHT(bfloat17)"),
     "a format is not packed": ("pack.c", r"PACK\(int8\)", "PACK(int9)"),
     "a format with another name only": ("arguments.h", r"F\(FLOAT16, float16", "F(FLOAT16, float17"),
 }
@@ -235,6 +235,46 @@ def test_an_omission_in_the_table_of_formats_does_not_compile(omission, tmp_path
     compiler = library.compilers()[0]
     words = [*compiler, *library.FLAGS, library.native(), "-fsyntax-only", str(tmp_path / "library.c")]
     assert bool(subprocess.run(words, capture_output=True).returncode) == bool(omission)
+
+
+AGAINST_PLAIN_C = """
+#include "library.c"
+int64_t rows_that_differ(int64_t n_in) {
+  enum { MOST_INPUTS = 3 * BLOCK };
+  static float x[ROWS * MOST_INPUTS], tile[MOST_INPUTS * LANES], out[ROWS * LANES], plain[ROWS * LANES];
+  static word prepared[ROWS * MOST_INPUTS];
+  int64_t n_different = 0;
+  for (int64_t i = 0; i < ROWS * n_in; i++) x[i] = sinf(i + 1) / (i % 7 + 1);
+  for (int64_t i = 0; i < n_in * LANES; i++) tile[i] = cosf(3 * i) / (i % 11 + 1);
+  for (int R = 1; R <= ROWS; R++) {
+    for (int i = 0; i < ROWS * LANES; i++) out[i] = plain[i] = 1.0f / (i + 3);
+    for (int row = 0; row < R; row++) prepare(FLOAT32, x + row * n_in, n_in, row, R, prepared);
+    multiply_float32(R, prepared, (const char *)tile, n_in, (const char *)tile, 0, out, LANES);
+    times_plain(R, x, tile, n_in, plain);
+    n_different += memcmp(out, plain, sizeof(out)) != 0;
+  }
+  return n_different;
+}
+"""
+
+
+@pytest.mark.parametrize("mistake", [None, ("(s[r][1], FLOAT(i), w1)", "(s[r][1], FLOAT(i), w0)")])
+def test_float32_is_multiplied_as_in_plain_c(mistake, tmp_path, monkeypatch):
+    """To the bit, for each number of rows, of whole blocks of inputs and of others. A mistake in the loop is seen."""
+    for source in library.SOURCES:
+        text = source.read_text(encoding="utf-8")
+        (tmp_path / source.name).write_text(text.replace(*mistake, 1) if mistake else text, encoding="utf-8")
+    source = tmp_path / "against_plain.c"
+    source.write_text(AGAINST_PLAIN_C, encoding="utf-8")
+    monkeypatch.setattr(library, "SOURCES", [source])
+    path = tmp_path / "cache" / "against_plain.so"
+    path.parent.mkdir()
+    compiled = library.compile_with(library.compilers()[0], [library.native()], str(path))
+    assert compiled == ""
+    count = ctypes.CDLL(str(path)).rows_that_differ
+    count.argtypes = [ctypes.c_int64]
+    differing = sum(count(n_in) for n_in in (1, 31, 32, 33, 96))
+    assert bool(differing) == bool(mistake)
 
 
 def test_a_struct_has_words_only():
@@ -342,7 +382,7 @@ def test_a_forked_child_decodes(monkeypatch):
 def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
     run, _ = new_pass()
     monkeypatch.setattr(forward, "pool", pool := threads.ThreadPool())
-    pool.idle_ns, pool.call_ns = 10**9, 15 * 10**8
+    pool.waited_ns, pool.call_ns = 10**9, 15 * 10**8
     run(TOKENS[:3], 1)
     assert pool.single_until > time.perf_counter()
     run(TOKENS[:3], 1)

@@ -1,4 +1,4 @@
-// The arguments of a pass, which have the keys of gpt2.py's nested dicts, and the formats of weights.
+// The arguments of a pass, under the keys of gpt2.py's nested dicts, and the formats of weights.
 
 // Every format: its number, its name in Python, the inputs and the bytes of one step of a channel, the bytes of a
 // channel's own scale, the words of a row's block. Each name has four functions: prepare_, times_, weight_ and pack_.
@@ -26,41 +26,59 @@ typedef intptr_t number;  // as large as an address
   const char *layout_of_##name(void) { return #__VA_ARGS__; } \
   int64_t size_of_##name(void) { return sizeof(name); }
 STRUCT(Linear,
-  const float *b;
-  number n_in, n_out, format;
-  const char *tiles;  // or, if it is used where it lies in a file, the matrix [n_in, n_out] of floats
-  number row_bytes;  // of such a matrix; 0 for tiles
+  const float *b;  // [n_out], or 0 if it has no bias
+  number n_in, n_out;
+  number format;  // the number of its weights' format
+  const char *tiles;  // [n_tiles, tile_bytes], or a matrix [n_in, n_out] of floats that is used where it lies in a file
+  number row_bytes;  // bytes from an input of such a matrix to the next; 0 for tiles
 )
-STRUCT(Norm, const float *b, *g;)
+STRUCT(Norm, const float *b, *g;)  // [n_embd] each
 STRUCT(Attn, Linear c_attn, c_proj;)
 STRUCT(Mlp, Linear c_fc, c_proj;)
 STRUCT(Block, Attn attn; Norm ln_1, ln_2; Mlp mlp;)
-STRUCT(Scratch,  // a thread's own memory: prepared rows; a row; [rows, LANES], or SUMS; [ROWS, n_ctx up to whole tiles]
-  word *prepared;
-  float *row, *sums, *scores;
+STRUCT(Scratch,  // memory of a thread
+  word *prepared;  // [most_rows, the widest input in words]: rows as the products read them
+  float *row;  // [the widest input]: a row on its way
+  float *sums;  // [SUMS]: those of a product
+  float *scores;  // [ROWS, n_ctx up to whole tiles]: those of attention
 )
-STRUCT(Text,  // rows of a text, after those of the texts before it in the same call
-  number n_rows, n_past, n_last;  // n_past tokens of it are in its cache; the logits of the last n_last rows are wanted
+STRUCT(Text,  // rows of a text, after those of the texts before it in the same pass
+  number n_rows;
+  number n_past;  // tokens of the text before them, whose keys and values its cache has
+  number n_last;  // rows, from the last one up, whose logits are wanted
   const int64_t *tokens;  // [n_rows]
-  float *keys, *values;  // the cache: see attention
-  const uint8_t *sees;  // [n_rows, sees_width] in a tree: the slots of the cache that a row attends to; else 0
+  float *keys;  // [n_layer, n_head, n_ctx / LANES, d_head, LANES], the cache: see attention
+  float *values;  // [n_layer, n_head, d_head / LANES, n_ctx, LANES]
+  const uint8_t *sees;  // [n_rows, sees_width], of a tree: 1 for the slots of the cache that a row attends to; else 0
   number sees_width;
 )
 STRUCT(GPT2,
-  number n_head, n_embd, n_inner, n_ctx, n_vocab, activation, most_rows;
-  const Block *blocks;
-  const Linear *wte;  // [n_embd, n_vocab]
+  // Of the model:
+  number n_head, n_embd, n_inner, n_ctx, n_vocab;
+  number activation;  // its number
+  const Block *blocks;  // [n_layer]
+  const Linear *wte;  // [n_embd, n_vocab]: as the output matrix
   const float *wpe;  // [n_ctx, n_embd]
   const Norm *ln_f;
-  float *x, *qkv, *a, *hidden;  // [most_rows, n_embd], [., 3*n_embd], [., n_embd], [., n_inner]
+  const number *prefetch_bytes;  // [4], how far ahead a loop asks for memory, by the number of rows: see kind_of_rows
+  // Memory for the activations of up to most_rows rows:
+  number most_rows;
+  float *x;  // [most_rows, n_embd], the residual stream
+  float *qkv;  // [most_rows, 3*n_embd], queries, keys and values
+  float *a;  // [most_rows, n_embd], attention's output
+  float *hidden;  // [most_rows, n_inner], between the two layers of ffn
   const Scratch *scratch;  // [n_threads]
-  const number *prefetch_bytes;  // [4], by the number of rows: see multiply_tile
-  // These are of one call:
-  number n_threads, first_layer, end_layer, n_rows, n_wanted, n_texts;  // n_wanted: rows whose logits are
+  // Of this pass:
   const Text *texts;  // [n_texts]
-  float *last_block;  // [n_wanted, n_embd], its output, which is given if there is no text
+  number n_texts;
+  number n_rows;  // of all texts
+  number n_wanted;  // rows whose logits are wanted
+  number first_layer, end_layer;  // blocks from the first up to the end
+  number n_threads;  // at most; the pass sets those that take part
+  float *last_block;  // [n_wanted, n_embd], the last block's output; it is given if there is no text
   float *logits;  // [n_wanted, n_vocab]
-  number idle_ns, call_ns;  // nanoseconds that the first thread waited for others, and of the call
+  number waited_ns;  // nanoseconds that the first thread waited for others
+  number call_ns;  // nanoseconds of the pass
 )
 
 static int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }

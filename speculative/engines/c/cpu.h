@@ -118,6 +118,8 @@ enum { PAIRS = 1 };
 enum { PAIRS = 0 };
 #endif
 
+int64_t lanes(void) { return LANES; }
+int64_t rows_of_a_group(void) { return ROWS; }
 const char *instructions(void) {  // that the loops are compiled for
   if (V == 16) return PAIRS ? "AVX-512" : "AVX-512 with VNNI";
   if (V == 8) return PAIRS ? "AVX2" : "AVX2 with VNNI";

@@ -2,6 +2,7 @@
 #include "cpu.h"
 #include "arguments.h"
 #include "products.c"
+#include "threads.c"
 #include "engine.c"
 #include "pack.c"
 #include "crc32c.c"

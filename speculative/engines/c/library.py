@@ -24,7 +24,8 @@ from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
 
-FILES = ("library.c", "cpu.h", "arguments.h", "products.c", "engine.c", "pack.c", "crc32c.c")  # it includes the others
+# library.c includes the others.
+FILES = ("library.c", "cpu.h", "arguments.h", "products.c", "threads.c", "engine.c", "pack.c", "crc32c.c")
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
@@ -88,12 +89,12 @@ def build(folder: Path, announcement: str = "") -> Path:
 def load(path: Path) -> ctypes.CDLL:
     """The library's functions, with their types. Raises OSError."""
     library = ctypes.CDLL(str(path))
-    for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "gpt2"):
+    for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "run_pass"):
         getattr(library, name).restype = c_int64
     library.tile_bytes.argtypes = [c_int64, c_int64]
     library.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
-    library.gpt2.argtypes = [c_void_p, c_int64]
-    library.worker.argtypes = [c_int64]
+    library.run_pass.argtypes = [c_void_p, c_int64]
+    library.join_passes.argtypes = [c_int64]
     library.crc32c.argtypes = [c_void_p, c_int64]
     library.crc32c.restype = c_uint32
     library.instructions.restype = c_char_p

@@ -1,13 +1,26 @@
 // Weights as products.c reads them: a matrix in the order of NumPy -> tiles.
 
-static void take_block(const float *w, int64_t n, int64_t m, int64_t row, int64_t column, float block[][LANES]) {
-  // [n, m] of a matrix -> [n, LANES], filled up with zeros
-  if (m < LANES) memset(block, 0, 4 * n * LANES);
-  if (column == 1 && m == LANES) for (int64_t k = 0; k < n; k++) {
-    memcpy(block[k], w + k * row, 4 * LANES);
-    __builtin_prefetch(w + (n + k) * row);  // of the next block: no processor asks ahead for so many rows
+typedef struct {
+  const float *w;  // a matrix [n_in, n_out] in NumPy's memory
+  int64_t n_in, n_out;
+  int64_t in_stride, out_stride;  // floats from an input to the next, and from an output channel to the next
+  char *tiles;  // [n_tiles, tile_bytes], which are written
+} Matrix;
+
+static const float *weights_from(const Matrix *m, int64_t k, int64_t tile) {  // of input k and the tile's first channel
+  return m->w + k * m->in_stride + tile * LANES * m->out_stride;
+}
+
+// n inputs from k on of a tile's channels -> [n, LANES], filled up with zeros.
+static void take_block(const Matrix *m, int64_t k, int64_t n, int64_t tile, float block[][LANES]) {
+  const float *w = weights_from(m, k, tile);
+  int64_t some = least(m->n_out - tile * LANES, LANES), in = m->in_stride, out = m->out_stride;
+  if (some < LANES) memset(block, 0, 4 * n * LANES);
+  if (out == 1 && some == LANES) for (int64_t j = 0; j < n; j++) {
+    memcpy(block[j], w + j * in, 4 * LANES);
+    __builtin_prefetch(w + (n + j) * in);  // of the next block: no processor asks ahead for so many rows
   }
-  else for (int64_t i = 0; i < m; i++) for (int64_t k = 0; k < n; k++) block[k][i] = w[i * column + k * row];
+  else for (int64_t i = 0; i < some; i++) for (int64_t j = 0; j < n; j++) block[j][i] = w[i * out + j * in];
 }
 
 INLINE word to_float16(float x) {  // to nearest, ties to even; what is too large becomes infinite
@@ -53,12 +66,6 @@ INLINE void stream(const void *from, int64_t bytes, char *to) {  // past the cac
 #endif
 }
 
-typedef struct {  // a matrix in NumPy's memory, and its tiles
-  const float *w;
-  int64_t n_in, n_out, row, column;  // row, column: its strides
-  char *tiles;
-} Matrix;
-
 enum { SCANNED = 16 };  // rows that are read side by side: as many as a processor asks for ahead
 
 static float *scales_at(const Matrix *m, int64_t f, int64_t tile) {  // [LANES], if the format has scales
@@ -70,11 +77,11 @@ static void scale_channels(const Matrix *m, int64_t f, int64_t first, int64_t en
   for (int64_t tile = first; tile < end; tile++) memset(scales_at(m, f, tile), 0, 4 * LANES);
   for (int64_t k = 0; k < m->n_in; k += SCANNED)
     for (int64_t tile = first; tile < end; tile++) {
-      int64_t n = least(m->n_in - k, SCANNED), some = least(m->n_out - tile * LANES, LANES);
+      int64_t n = least(m->n_in - k, SCANNED);
       word largest[LANES];
       float *scale = scales_at(m, f, tile);
       memcpy(largest, scale, sizeof(largest));
-      take_block(m->w + k * m->row + tile * LANES * m->column, n, some, m->row, m->column, block);
+      take_block(m, k, n, tile, block);
       for (int j = 0; j < n; j++)
         for (int i = 0; i < LANES; i++) {
           word size = bits_of(block[j][i]) & 0x7FFFFFFF;  // without signs floats are in the order of their bits
@@ -94,26 +101,26 @@ static void pack_tiles(const Matrix *m, int64_t f, int64_t first, int64_t end) {
   if (formats[f].scale_bytes) scale_channels(m, f, first, end);
   for (int64_t k = 0; k < m->n_in; k += BLOCK)
     for (int64_t tile = first; tile < end; tile++) {
-      int64_t n = least(m->n_in - k, BLOCK), some = least(m->n_out - tile * LANES, LANES);
-      const float *from = m->w + k * m->row + tile * LANES * m->column;
+      int64_t n = least(m->n_in - k, BLOCK);
       char *out = m->tiles + tile * tile_bytes(f, m->n_in) + part_bytes(f, k);
-      if (f == FLOAT32 && m->column == 1 && some == LANES) {  // as they lie there
-        for (int64_t j = 0; j < n; j++) stream(from + j * m->row, 4 * LANES, out + 4 * LANES * j);
+      if (f == FLOAT32 && m->out_stride == 1 && m->n_out - tile * LANES >= LANES) {  // as they lie there
+        const float *from = weights_from(m, k, tile);
+        for (int64_t j = 0; j < n; j++) stream(from + j * m->in_stride, 4 * LANES, out + 4 * LANES * j);
         continue;
       }
       if (n < BLOCK) memset(block, 0, sizeof(block));
-      take_block(from, n, some, m->row, m->column, block);
+      take_block(m, k, n, tile, block);
       memset(words, 0, sizeof(words));
       pack_block[f](block, formats[f].scale_bytes ? scales_at(m, f, tile) : 0, words);
       stream(words, part_bytes(f, n), out);
     }
 }
 
-void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t row, int64_t column, char *tiles) {
-  // [n_in, n_out], whose strides are `row` and `column`. Some tiles lie side by side in the matrix's rows: a block of
-  // inputs is packed for them all before the next. Those of a transposed matrix do not.
-  Matrix matrix = {w, n_in, n_out, row, column, tiles};
-  int64_t n_tiles = (n_out + LANES - 1) / LANES, some = column == 1 ? 32 : 1;
+// A matrix [n_in, n_out] with these strides -> its tiles in format f. Some tiles lie side by side in the matrix's rows:
+// a block of inputs is packed for them all before the next. Those of a transposed matrix do not.
+void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t in_stride, int64_t out_stride, char *tiles) {
+  Matrix matrix = {w, n_in, n_out, in_stride, out_stride, tiles};
+  int64_t n_tiles = (n_out + LANES - 1) / LANES, some = out_stride == 1 ? 32 : 1;
   for (int64_t first = 0; first < n_tiles; first += some)
     pack_tiles(&matrix, f, first, least(first + some, n_tiles));
 }

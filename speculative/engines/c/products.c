@@ -26,8 +26,8 @@ static void prepare_bfloat16(const float *x, word *out) {
     else ((uint16_t *)out)[k] = to_bfloat16(x[k]) >> 16;
 }
 
+// [BLOCK] -> whole numbers up to 127, times a scale. Returns their sum.
 static int32_t round_to_int8(const float *x, int32_t *numbers, word *scale) {
-  // [BLOCK] -> whole numbers up to 127, times a scale. Returns their sum.
   int32_t most = 0, sum = 0;
   for (int k = 0; k < BLOCK; k++) {
     int32_t size = bits_of(x[k]) & 0x7FFFFFFF;
@@ -42,7 +42,8 @@ static int32_t round_to_int8(const float *x, int32_t *numbers, word *scale) {
 
 // Rounded rows end with their scale and the start of a sum of products: packed weights are larger than they stand for,
 // by EXCESS in int8 and by 8 in int4, and this takes the excess times the row's numbers away.
-static void prepare_int8(const float *x, word *out) {  // 4 numbers to a word, or 2: those at even places, then the others
+// 4 numbers to a word, or 2: then those at even places come first.
+static void prepare_int8(const float *x, word *out) {
   int32_t numbers[BLOCK], sum = round_to_int8(x, numbers, out + INT8_WORDS - 2);
   for (int k = 0; k < BLOCK; k++)
     if (PAIRS) ((int16_t *)out)[k % 2 * BLOCK / 2 + k / 2] = numbers[k];
@@ -60,7 +61,8 @@ static void prepare_int4(const float *x, word *out) {
 #define PREPARE(number, name, ...) prepare_##name,
 static void (*const prepare_block[])(const float *x, word *out) = {FORMATS(PREPARE)};
 
-static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {  // row of a group
+// [n] -> the row with this number in a group of `rows` rows.
+static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t rows, word *group) {
   for (int64_t k = 0; k < n; k += BLOCK) {
     word *out = group + (k / BLOCK * rows + row) * formats[format].words;
     float part[BLOCK] = {0};
@@ -71,9 +73,21 @@ static void prepare(int format, const float *x, int64_t n, int64_t row, int64_t 
 
 // ---- A few rows times a part of a tile ------------------------------------------------------------------------------
 
-//     for (k < n_in) for (r < R) for (c < LANES) out[r][c] += x[r][k] * tile[k][c];
-// Each format has this loop, in its own arithmetic: see times_float32 first. R is constant in each copy of it, so that
-// the sums are registers. Meanwhile it asks for memory, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
+// The loop that all formats have, in plain C, for the reader and for a test: x [R, n_in] times a tile [n_in, LANES] is
+// added to out [R, LANES].
+INLINE void times_plain(int R, const float *x, const float *tile, int64_t n_in, float *out) {
+  for (int64_t k = 0; k < n_in; k++)
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < LANES; c++) {
+        float *sum = &out[r * LANES + c];
+        *sum = multiply_add(all(*sum), all(x[r * n_in + k]), all(tile[k * LANES + c]))[0];  // *sum + x * w
+      }
+}
+
+// Each format has this loop in its own arithmetic: see times_float32 first, which gives the same bits. R is constant in
+// each copy of it, so that the sums s[R][2] are registers, two for the channels of each row. x: the prepared rows of a
+// group, a block after the other. out: rows that are `stride` floats apart. Meanwhile the loop asks for memory that is
+// read later, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
 #define ARGUMENTS \
   const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
 #ifdef __clang__
@@ -110,7 +124,7 @@ INLINE vfloat widen_float16(const char *tile) {  // [V] float16
   return (vfloat)_mm256_cvtph_ps(_mm_loadu_si128((const void *)tile));
 #elif defined(__aarch64__)
   return (vfloat)vcvt_f32_f16(vld1_f16((const void *)tile));
-#else  // the exponent has another start and is scaled, which is right for tiny numbers too; that of infinity is all ones
+#else  // the exponent has another start and is scaled, which is right for tiny numbers too; of infinity it is all ones
   vint h = __builtin_convertvector(LOAD(vhalf, 0), vint), infinite = (h & 0x7C00) == 0x7C00;
   vint size = (vint)((vfloat)((h & 0x7FFF) << 13) * 0x1p112f);
   return (vfloat)((h & 0x8000) << 16 | size | (infinite & 0x7F800000));
@@ -233,18 +247,18 @@ static int kind_of_rows(int64_t rows) {  // one row, few, a group, several group
 
 typedef struct { const char *from; int64_t pace; } Asking;  // the memory that a loop asks for: see ASK
 
+// A group that multiplies by a part of a tile, of so many bytes, asks for what is at some distance, if that is not 0.
+// Of several groups the first few ask for the next part, each for its share.
 static Asking asking(const char *at, int64_t bytes, int64_t group, int64_t groups, int64_t distance) {
-  // A group that multiplies by a part of a tile, of so many bytes, asks for what is at some distance, if that is not 0.
-  // Of several groups the first few ask for the next part, each for its share.
   int64_t askers = least(groups, 4);
   if (!distance || group >= askers) return (Asking){at, 0};
   if (groups == 1) return (Asking){at + distance, 4 * LANES};
   return (Asking){at + bytes + group * (bytes / askers), 4 * LANES / askers};
 }
 
+// [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
+// other, while it is in the first cache. ahead: see prefetch_bytes.
 static void multiply_tile(const Linear *w, int64_t tile, const word *x, int64_t rows, const number *ahead, float *out) {
-  // [rows, n_in] prepared, tile [n_in, LANES] -> [rows, LANES]. Several groups read a part of the tile one after the
-  // other, while it is in the first cache.
   enum { PART = 16384 };  // bytes
   int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format;
   int64_t part = groups > 1 ? PART / part_bytes(f, BLOCK) * BLOCK : n, bytes = part_bytes(f, part);
@@ -252,19 +266,20 @@ static void multiply_tile(const Linear *w, int64_t tile, const word *x, int64_t 
   memset(out, 0, 4 * LANES * rows);
   for (int64_t k = 0; k < n; k += part, at += bytes)
     for (int64_t group = 0; group < groups; group++) {
-      int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
-      const word *rows_of_group = x + first * n_words(f, n) + n_words(f, k) * m;
+      int64_t first = group_start(rows, group), R = group_start(rows, group + 1) - first;
+      const word *rows_of_group = x + first * n_words(f, n) + n_words(f, k) * R;
       Asking ask = asking(at, bytes, group, groups, ahead[kind_of_rows(rows)]);
-      multiply_group[f](m, rows_of_group, at, least(part, n - k), ask.from, ask.pace, out + first * LANES, LANES);
+      multiply_group[f](R, rows_of_group, at, least(part, n - k), ask.from, ask.pace, out + first * LANES, LANES);
     }
 }
 
 // ---- A few rows times a matrix as a file has it ---------------------------------------------------------------------
 
-// A file stores a matrix input by input, [n_in, n_out]. Packing takes as long as a dozen tokens, so a short run reads the
-// matrix where it lies: INPUTS inputs of many channels, then the next ones. These are long rows, which memory gives as
-// fast as tiles. The sums wait in the second cache meanwhile. Each is added up in the same order, so to the same bits.
+// A file stores a matrix input by input, [n_in, n_out]. Packing takes as long as a dozen tokens, so a short run reads
+// the matrix where it lies: INPUTS inputs of many channels, then the next ones. These are long rows, which memory gives
+// as fast as tiles. The sums wait in the second cache meanwhile, and each is added up in the same order.
 enum { SUMS = 1 << 15, AHEAD = 128, INPUTS = BLOCK / 2 };  // floats; bytes; at a time
+int64_t floats_of_sums(void) { return SUMS; }
 
 INLINE void times_in_order(const int R, ARGUMENTS) {  // times_float32, where the next input is `pace` bytes away
   enum { words = BLOCK };
@@ -280,18 +295,50 @@ INLINE void times_in_order(const int R, ARGUMENTS) {  // times_float32, where th
 
 COPIES_OF(, in_order)
 
+// [rows, n_in] prepared, [n_in, n_tiles * LANES] of the matrix, from a tile on -> [rows, n_tiles * LANES]
 static void multiply_file(const Linear *w, int64_t tile, int64_t n_tiles, const word *x, int64_t rows, float *out) {
-  // [rows, n_in] prepared, [n_in, n_tiles * LANES] of the matrix, from a tile on -> [rows, n_tiles * LANES]
   int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, width = n_tiles * LANES;
   memset(out, 0, 4 * rows * width);
   for (int64_t k = 0; k < n; k += INPUTS)
     for (int64_t channel = 0; channel < width; channel += LANES) {
       const char *at = w->tiles + k * w->row_bytes + 4 * (tile * LANES + channel);
       for (int64_t group = 0; group < groups; group++) {
-        int64_t first = group_start(rows, group), m = group_start(rows, group + 1) - first;
-        const word *rows_of_group = x + first * n_words(FLOAT32, n) + k / BLOCK * BLOCK * m + k % BLOCK;
+        int64_t first = group_start(rows, group), R = group_start(rows, group + 1) - first;
+        const word *rows_of_group = x + first * n_words(FLOAT32, n) + k / BLOCK * BLOCK * R + k % BLOCK;
         float *sums = out + first * width + channel;
-        multiply_in_order(m, rows_of_group, at, least(INPUTS, n - k), at + AHEAD, w->row_bytes, sums, width);
+        multiply_in_order(R, rows_of_group, at, least(INPUTS, n - k), at + AHEAD, w->row_bytes, sums, width);
       }
     }
+}
+
+// ---- The weights of one channel, for the embedding ------------------------------------------------------------------
+
+INLINE const float *scales_of(const Linear *w, int64_t tile) {  // [LANES]; 0 if the format has none
+  const char *end = w->tiles + (tile + 1) * tile_bytes(w->format, w->n_in);
+  return formats[w->format].scale_bytes ? (const float *)end - LANES : 0;
+}
+
+// Weight k of a channel, which is a lane of its tile. scale: the channel's. k is unsigned, as division is then quick.
+#define WEIGHT(name) INLINE float weight_##name(const char *tile, float scale, uint32_t lane, uint32_t k)
+WEIGHT(float32) { return ((const float *)tile)[k * LANES + lane]; }
+WEIGHT(float16) { return widen_float16(tile + (k * LANES + lane / V * V) * 2)[lane % V]; }
+WEIGHT(bfloat16) { return float_of((word)((const uint16_t *)tile)[(k / 2 * LANES + lane) * 2 + k % 2] << 16); }
+WEIGHT(int8) { return (((const uint8_t *)tile)[(k / 4 * LANES + lane) * 4 + k % 4] - 128) * scale; }
+WEIGHT(int4) {
+  const char *block = tile + k / BLOCK * part_bytes(INT4, BLOCK);
+  word scale_bits = ((const uint16_t *)(block + BLOCK / 2 * LANES))[lane];
+  int code = ((const uint8_t *)block)[(k % 16 / 4 * LANES + lane) * 4 + k % 4] >> k % BLOCK / 16 * 4 & 15;
+  return (code - 8) * float_of(scale_bits << 16);
+}
+#define CHANNEL_ARGUMENTS const char *tile, float scale, uint32_t lane, uint32_t from, uint32_t to, float *x
+#define CHANNEL(number, name, ...) static void channel_##name(CHANNEL_ARGUMENTS) { \
+    for (uint32_t k = from; k < to; k++) x[k] = weight_##name(tile, scale, lane, k); }
+#define LOOK_UP(number, name, ...) channel_##name,
+FORMATS(CHANNEL)
+static void (*const look_up[])(CHANNEL_ARGUMENTS) = {FORMATS(LOOK_UP)};
+
+static void read_channel(const Linear *w, int64_t channel, uint32_t from, uint32_t to, float *x) {  // -> x[from:to]
+  int64_t tile = channel / LANES, lane = channel % LANES;
+  const float *scales = scales_of(w, tile);
+  look_up[w->format](w->tiles + tile * tile_bytes(w->format, w->n_in), scales ? scales[lane] : 1, lane, from, to, x);
 }

@@ -28,18 +28,18 @@ class ThreadPool:
         self.workers: list[threading.Thread] = []
         self.wake: SimpleQueue[int] = SimpleQueue()  # numbers of workers that are asleep in Python
         self.call_ns = 0
-        self.idle_ns = 0
+        self.waited_ns = 0
         self.single_until = 0.0  # time.perf_counter()
 
     def run(self, call: Any, n_threads: int) -> None:
         """Compute a pass: call is engine.c's struct GPT2. Raises ValueError for rows that C refuses."""
         call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
-        gpt2 = library().gpt2
-        result = gpt2(ctypes.byref(call), 0)
+        run_pass = library().run_pass
+        result = run_pass(ctypes.byref(call), 0)
         results = numbers("result")
         if result == results["others_asleep"]:
             self.wake_workers(n_threads - 1)
-            result = gpt2(ctypes.byref(call), 1)
+            result = run_pass(ctypes.byref(call), 1)
         if result != results["done"]:
             raise ValueError(REFUSALS[[*results][result]])
         self.look_for_cores(call)
@@ -49,7 +49,7 @@ class ThreadPool:
         self.workers = [worker for worker in self.workers if worker.is_alive()]  # none in a forked process
         with contextlib.suppress(RuntimeError):  # no more threads, or Python is ending: it goes on without them
             while len(self.workers) < n:
-                worker = threading.Thread(target=self.work, daemon=True)
+                worker = threading.Thread(target=self.join_passes, daemon=True)
                 worker.start()
                 self.workers.append(worker)
         for number in range(1, 1 + min(len(self.workers), n)):
@@ -59,18 +59,18 @@ class ThreadPool:
         """On a machine that others use, a thread may wait a whole time slice for a worker: after a while in which the
         first waited longer than it worked, it works alone for a second."""
         self.call_ns += call.call_ns
-        self.idle_ns += call.idle_ns
+        self.waited_ns += call.waited_ns
         if self.call_ns <= CONTENTION_NANOSECONDS:
             return
-        if self.idle_ns > self.call_ns / 2:
+        if self.waited_ns > self.call_ns / 2:
             self.single_until = time.perf_counter() + SINGLE_THREAD_SECONDS
         self.call_ns = 0
-        self.idle_ns = 0
+        self.waited_ns = 0
 
-    def work(self) -> None:
-        """A worker's thread. Work is done in C, until there was none for a while."""
+    def join_passes(self) -> None:
+        """A worker's thread: it computes its share of passes in C, and sleeps here if there is none for a while."""
         while True:
-            library().worker(self.wake.get())
+            library().join_passes(self.wake.get())
 
 
 pool = ThreadPool()
