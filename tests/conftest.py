@@ -21,7 +21,7 @@ from tiny import vocabulary
 import main
 from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes, masked_crc32c
-from speculative.measure import predictions, turns
+from speculative.measure import measuring, turns
 from speculative.options import DEMO
 from speculative.support.guard import guarded
 from speculative.verify.checks import PROMPTS, verify
@@ -65,14 +65,14 @@ def pytest_configure(config):
 def decoding_once(monkeypatch):
     """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
     monkeypatch.setattr(turns, "SHORT_SECONDS", 0.0)
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", (0.0, 0.5))
+    monkeypatch.setattr(measuring, "TIMING_SECONDS", (0.0, 0.5))
 
 
 @pytest.fixture
 def repeating(decoding_once, monkeypatch):
     """Repeat short decodes and timed calls, as the product does."""
     monkeypatch.setattr(turns, "SHORT_SECONDS", 0.5)
-    monkeypatch.setattr(predictions, "TIMING_SECONDS", (0.25, 0.5))
+    monkeypatch.setattr(measuring, "TIMING_SECONDS", (0.25, 0.5))
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,16 @@ import pytest
 from tiny import plant, sample_of
 
 from speculative.measure import advice, document, doubt, ending, figures, page, tables, words
-from speculative.measure.observe import decoder_of
-from speculative.measure.record import Machine, Model, PackSaves, Predictions, Prompt, RuleUsed, RunRecord
-from speculative.measure.turns import TimedDecoder
+from speculative.measure.record import (
+    DecoderRecord,
+    Machine,
+    Model,
+    PackSaves,
+    Predictions,
+    Prompt,
+    RuleUsed,
+    RunRecord,
+)
 from speculative.options import Options
 from speculative.steps import TextStep
 
@@ -49,8 +56,8 @@ MINE = [
 
 def run_by_hand(**changes):
     """The record of that run."""
-    plain = TimedDecoder(10.0, samples=[sample_of(PLAIN)], name="autoregressive", inputs=[[1]], waited=0.5)
-    mine = TimedDecoder(8.3, samples=[sample_of(MINE)], name="speculative", inputs=[[1]], waited=0.25)
+    plain = DecoderRecord("autoregressive", 10.0, samples=[sample_of(PLAIN)], waited=0.5)
+    mine = DecoderRecord("speculative", 8.3, samples=[sample_of(MINE)], waited=0.25)
     machine = Machine("Linux", "a CPU", 2, "3.12", "2.4", "c", "C (AVX2), 2 threads", exact=True)
     record = RunRecord(
         options=Options(drafter="prompt_lookup+model", K=2, temperature=1.0),
@@ -61,8 +68,8 @@ def run_by_hand(**changes):
         timed=False,
         fast="prompt_lookup+model",
         prompts=[Prompt("the", [1])],
-        autoregressive=decoder_of(plain),
-        speculative=decoder_of(mine),
+        autoregressive=plain,
+        speculative=mine,
         figures=figures.figures(plain, mine),
         difference=None,
         blog_text=None,
@@ -226,7 +233,7 @@ MISTAKES = [  # the check that sees it, the function, a part of its source, anot
     (check_times, "measure.figures:times_of", "drafting=drafting", "drafting=scoring"),
     (check_times, "measure.figures:times_of", "speculative.waited + (", "0 * ("),
     (check_account, "measure.figures:compare", " - costs.prefill", ""),
-    (check_account, "measure.figures:compare", "plain.by_rows.get(1)", "costs.by_rows[2]"),
+    (check_account, "measure.figures:figures", "plain.by_rows.get(1)", "costs.by_rows[2]"),
     (check_account, "measure.figures:account_of", "window(m + 1)", "window(m)"),
     (check_account, "measure.figures:account_of", "K, c, beta)", "K, c)"),
     (check_account, "measure.figures:account_of", "leviathan_tokens(counts.alpha, m)", "leviathan_tokens(counts.r, m)"),

@@ -23,19 +23,19 @@ from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.drafters import DRAFTERS as SPECS
 from speculative.engines.model import Call
 from speculative.loops import DECODERS
-from speculative.measure import predictions, turns
+from speculative.measure import measuring, turns
 from speculative.measure.advice import advice
 from speculative.measure.document import from_json, to_json
 from speculative.measure.doubt import NOISE, reason_to_doubt
 from speculative.measure.ending import lines, text_of
 from speculative.measure.figures import figures
-from speculative.measure.observe import BLOG_TEXT, decoder_of, engine_line, first_unlike_the_blogs
+from speculative.measure.measuring import Measured, measure
+from speculative.measure.observe import BLOG_TEXT, engine_line, first_unlike_the_blogs
 from speculative.measure.page import page
-from speculative.measure.predictions import Measured, measure
-from speculative.measure.record import Difference, Predictions, RuleUsed
+from speculative.measure.record import DecoderRecord, Difference, Predictions, RuleUsed
 from speculative.measure.simulate import KnownText, Prices, Simulation
 from speculative.measure.tables import figure_rows, grid
-from speculative.measure.turns import TimedDecoder, median_run, timed_turns
+from speculative.measure.turns import median_run, timed_turns
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
@@ -111,7 +111,7 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
 
 def record_of(samples, name=""):
     seconds = sum(i.seconds for sample in samples for i in sample)
-    return TimedDecoder(name=name, inputs=[[1]], samples=[*map(sample_of, samples)], seconds=seconds)
+    return DecoderRecord(name, seconds, samples=[*map(sample_of, samples)])
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def run(pair):
 
 def recorded(run, records, f, **changes):
     """The record of scripted decodes."""
-    both = dict(zip(DECODERS, map(decoder_of, records), strict=True))
+    both = dict(zip(DECODERS, records, strict=True))
     return replace(run, **both, figures=f, difference=None, **changes)
 
 
@@ -206,7 +206,7 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     prompt = f"{PROMPT} {PROMPT}"
     session = pair.changed(drafter=own)
     [record] = timed_turns(session, [prompt], 40, ["speculative"])
-    measured = measure(session, record)
+    measured = measure(session, [session.encode(prompt)], record)
     assert own in measured.drafters
     for name, K in itertools.product(measured.drafters, (1, 2, 8)):
         other = pair.changed(drafter=name, K=K)
@@ -255,26 +255,26 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
-    [record] = timed_turns(pair, [PROMPT], 40, ["speculative"])
-    assert {*predictions.time_windows(pair, record, 10.0)} >= {17, 9, 5, 1}
-    assert predictions.time_windows(pair, record, 0.0) == {}
+    text = pair.encode(PROMPT)
+    assert {*measuring.time_windows(pair, text, set(), 10.0)} >= {17, 9, 5, 1}
+    assert measuring.time_windows(pair, text, set(), 0.0) == {}
 
 
 def test_no_window_is_timed_that_does_not_fit_into_the_context():
     """The run's own longest window was timed after a shorter text."""
-    assert predictions.sizes_to_time({2, 41}, 33) == [1, 3, 5, 9, 17, 33]
-    assert predictions.sizes_to_time({2, 41}, 41) == [1, 41, 3, 5, 9, 17, 33]
-    assert predictions.sizes_to_time({5}, 4) == [1, 2, 3]
-    assert predictions.sizes_to_time(set(), 0) == []
+    assert measuring.sizes_to_time({2, 41}, 33) == [1, 3, 5, 9, 17, 33]
+    assert measuring.sizes_to_time({2, 41}, 41) == [1, 41, 3, 5, 9, 17, 33]
+    assert measuring.sizes_to_time({5}, 4) == [1, 2, 3]
+    assert measuring.sizes_to_time(set(), 0) == []
 
 
 @pytest.mark.parametrize(("until", "n_blocks"), [(0, 1), (25, 2), (31, 3)])
 def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(monkeypatch, until, n_blocks):
     asked = []  # each takes ten seconds
-    monkeypatch.setattr(predictions, "time", SimpleNamespace(perf_counter=lambda: 10 * len(asked)))
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: 10 * len(asked)))
     model = Mock(side_effect=lambda x, n: asked.append(n) or np.full((n, 2), 0.5), last_logits=np.eye(64, 2))
     sample = [TextStep([0], drafted=1, source=["model"], q=[1.0])] * 64 * 5
-    chances, margins = predictions.chances_by_place(model, [0], sample, until)
+    chances, margins = measuring.chances_by_place(model, [0], sample, until)
     assert chances == [0.5] * 64 * 5
     assert margins == pytest.approx(([1.0] * 2 + [0.0] * 62) * n_blocks + [2 / 64] * 64 * (5 - n_blocks))
     assert asked == [64] * n_blocks
@@ -285,8 +285,13 @@ def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(mon
 
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
-    run_once = turns.Turns.run
-    monkeypatch.setattr(turns.Turns, "run", lambda self, name: order.append(name) or run_once(self, name))
+    run_once = turns.run_once
+
+    def run_and_note(session, inputs, N, with_details, name, watch=None):
+        order.append(name)
+        return run_once(session, inputs, N, with_details, name, watch)
+
+    monkeypatch.setattr(turns, "run_once", run_and_note)
     run = pair.compare(PROMPT, 8, repeats=3)
     assert order == [*DECODERS] * 3
     assert run.figures["runs"] == 3
@@ -372,10 +377,9 @@ def test_the_blogs_text_is_recognised(pair, spec, prompt, temperature, different
     tokens = pair.encoder.encode(BLOG_TEXT)
     if different:
         tokens[different - 1] += 1
-    record = TimedDecoder(inputs=[pair.encode(prompt)], samples=[sample_of([TextStep([token]) for token in tokens])])
     plan = SimpleNamespace(is_greedy=temperature == 0)
     session = SimpleNamespace(plan=plan, encoder=pair.encoder, models=SimpleNamespace(spec=lambda role: spec))
-    assert first_unlike_the_blogs(session, record) == expected
+    assert first_unlike_the_blogs(session, [pair.encode(prompt)], [tokens]) == expected
 
 
 LENIENT = RuleUsed("lenient:0.5", "", lossless=False)

@@ -14,7 +14,7 @@ import main
 from speculative import lookahead, loops, step_times
 from speculative.engines import contract, model
 from speculative.engines.c.engine import CEngine
-from speculative.measure import predictions, turns
+from speculative.measure import measuring, turns
 from speculative.options import DEMO
 from speculative.verify import sampled
 
@@ -27,7 +27,7 @@ def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
     monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
-    for module in (contract, lookahead, model, sampled, predictions, loops, step_times):
+    for module in (contract, lookahead, model, sampled, measuring, loops, step_times):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
 
-from speculative.measure.turns import TimedDecoder
+from speculative.measure.record import DecoderRecord
 from speculative.measure.words import blog_time
 from speculative.options import Options
 from speculative.steps import TextStep
@@ -71,7 +71,7 @@ class Screen(AbstractContextManager):
         self.bar.update(len(step.tokens))
         self.steps.append(step)
 
-    def show_record(self, record: TimedDecoder) -> None:
+    def show_record(self, record: DecoderRecord) -> None:
         """Print the time and the texts of the decoder that is done, and the title of the next."""
         if not self.steps:  # it ran in turn with the one before
             for step in record.iterations:

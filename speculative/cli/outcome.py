@@ -14,9 +14,8 @@ from speculative.measure import ending, tables
 from speculative.measure.document import to_json
 from speculative.measure.observe import make_record
 from speculative.measure.page import ORIGINS, page
-from speculative.measure.record import RunRecord
+from speculative.measure.record import DecoderRecord, RunRecord
 from speculative.measure.run import check_files
-from speculative.measure.turns import TimedDecoder
 from speculative.measure.words import duration, times
 from speculative.options import Options
 from speculative.plan import make_plan, spelled_out
@@ -59,7 +58,7 @@ def write_packed(o: Options) -> None:
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))
 
 
-def show_report(session: Session[Options], prompts: list[str], records: list[TimedDecoder]) -> RunRecord | None:
+def show_report(session: Session[Options], prompts: list[str], records: list[DecoderRecord]) -> RunRecord | None:
     """Print the lines after the blog's, and write the JSON file and the page -> the record of the run.
 
     prompts: one for each text. records: of both decoders, or with --only of one. With --quiet and no file there is

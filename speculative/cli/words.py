@@ -45,14 +45,13 @@ def read_words(words: Sequence[str]) -> Given:
     """Return the options of a command line. A first word that names none is the prompt. Raises UserError."""
     given = Given()
     rest = deque(words)
-    last = Flag("prompt", None)
-    if rest and not is_flag(rest[0]):
-        last = Flag("prompt", first_word(rest))
-        given.add(*last)
     while rest:
-        if not is_flag(rest[0]):
+        if is_flag(rest[0]):
+            last = read_flag(rest)
+        elif not given:
+            last = Flag("prompt", first_word(rest))
+        else:
             raise cut_text(last, rest)
-        last = read_flag(rest)
         given.add(*last)
     return given
 

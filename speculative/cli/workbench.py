@@ -209,7 +209,7 @@ def application(workbench: Workbench) -> Starlette:
         return StreamingResponse(workbench.events(values), media_type="text/event-stream")
 
     async def runs(request: Request):
-        return JSONResponse([summary(number, run) for number, run in workbench.runs.items()])
+        return JSONResponse([summary(*numbered) for numbered in workbench.runs.items()])
 
     def run_of(request: Request) -> Run:
         run = workbench.runs.get(request.path_params["number"])
@@ -230,22 +230,20 @@ def application(workbench: Workbench) -> Starlette:
         Route("/runs/{number:int}/page", page),
         Route("/runs/{number:int}/json", document),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(OnlyThisMachine)], max_body_size=MOST_BYTES)
+    return Starlette(routes=routes, middleware=[Middleware(only_this_machine)], max_body_size=MOST_BYTES)
 
 
-class OnlyThisMachine:
-    """Answers a request under a name of this machine, and tells others where the workbench is. A page of a stranger
-    could ask under a name of its own, or under 0.0.0.0."""
+def only_this_machine(app: Any) -> Any:
+    """Answer a request under a name of this machine, and tell others where the workbench is. A page of a stranger could
+    ask under a name of its own, or under 0.0.0.0."""
 
-    def __init__(self, app: Any):
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def answer(scope, receive, send):
         host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else "localhost"
-        answer = self.app
-        if not re.fullmatch(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", host, re.IGNORECASE):
-            answer = PlainTextResponse(ELSEWHERE.format(*scope["server"]), 400)
+        is_here = re.fullmatch(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", host, re.IGNORECASE)
+        answer = app if is_here else PlainTextResponse(ELSEWHERE.format(*scope["server"]), 400)
         await answer(scope, receive, send)
+
+    return answer
 
 
 def server(workbench: Workbench) -> uvicorn.Server:

@@ -42,45 +42,49 @@ def text_of(record: RunRecord, kind: str) -> str | None:
 def every_line(record: RunRecord) -> Iterator[tuple]:
     """Yield the kind and the text of each line; None if there is nothing to say."""
     f = record.figures
-    yield "speed", f"{headline(record)}: {pace(record)}" if f and f.comparison else f"{headline(record)}. {ALONE}"
+    yield "speed", speed_line(record)
     yield "texts", texts_line(record)
     yield "law", law_line(record)
     yield "blog", blog_line(record)
     if f:
-        yield from why(f)
+        yield "acceptance", acceptance_line(f)
+    if f and f.counts.drafted:
+        yield "alpha", alpha_line(f)
+        yield "time", time_line(f)
+        yield "account", account_line(f)
     yield "advice", advice(record)
     yield "engine", engine_line(record.machine.engine_words, record.models, record.options)
     for note in notes(record):
         yield "note", f"Note: {note}."
 
 
-def why(f: Figures) -> Iterator[tuple]:
-    """Yield the lines that explain the speed."""
-    if not f.counts.drafted:
-        yield "acceptance", "Nothing was drafted, so this was autoregressive decoding."
-        return
-    yield "acceptance", acceptance_line(f)
-    yield "alpha", alpha_line(f)
-    yield "time", time_line(f)
-    yield "account", account_line(f)
-
-
 # ---- What came -------------------------------------------------------------------------------------------------------
+
+
+def speed_line(record: RunRecord) -> str:
+    return f"{headline(record)}{': ' if is_compared(record) else '. '}{pace(record)}"
+
+
+def is_compared(record: RunRecord) -> bool:
+    """Return True if both decoders have run."""
+    return len(record.decoders) == 2
 
 
 def headline(record: RunRecord) -> str:
     """Return the speedup, or how fast the one decoder was that has run."""
-    f = record.figures
-    if f and f.comparison:
-        doubtful = ", doubtful" if f.doubt else ""
-        return f"{f.speedup:.2f} times as fast{doubtful}"
+    if is_compared(record):
+        doubtful = ", doubtful" if record.figures.doubt else ""
+        return f"{record.figures.speedup:.2f} times as fast{doubtful}"
     [decoder] = record.decoders.values()
     return f"{rate_text(decoder.n_tokens / decoder.seconds)} tokens a second"
 
 
 def pace(record: RunRecord) -> str:
     """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second, and how fast the
-    autoregressive one read the target's weights, each of them once for a token."""
+    autoregressive one read the target's weights, each of them once for a token. If one decoder alone has run, return
+    what would show the speedup."""
+    if not is_compared(record):
+        return ALONE
     f = record.figures
     if f.doubt:
         cause = disturbance(f.times) or "another program probably used the processor"
@@ -102,7 +106,7 @@ def sentence(text: str) -> str:
 
 def texts_line(record: RunRecord) -> str | None:
     """Say whether the texts are equal, and if not, why."""
-    if len(record.decoders) < 2:
+    if not is_compared(record):
         return None
     if not record.texts_differ:
         always = ", as always at temperature 0" if record.options.temperature == 0 else ""
@@ -142,6 +146,8 @@ def blog_line(record: RunRecord) -> str | None:
 
 def acceptance_line(f: Figures) -> str:
     counts = f.counts
+    if not counts.drafted:
+        return "Nothing was drafted, so this was autoregressive decoding."
     if not counts.accepted:
         return f"None of the {counts.drafted} drafts was accepted, so each target call gives one token."
     accepted = f"{counts.accepted} of {counts.drafted} drafts accepted ({percent(counts.accepted_share)})."

@@ -12,35 +12,46 @@ from typing import NamedTuple
 from speculative.costs import ByRows, costs_by_rows, line_through, seconds_of_a_draft
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.doubt import disturbance, reason_to_doubt, spread_of
-from speculative.measure.predictions import Measured, predict
+from speculative.measure.measuring import Measured
+from speculative.measure.predictions import predict
 from speculative.measure.record import (
     Account,
     Comparison,
     Counts,
+    DecoderRecord,
     Figures,
     Level,
     Seconds,
     Times,
 )
-from speculative.measure.turns import TimedDecoder
 from speculative.steps import TextStep
 
 
 def figures(
-    autoregressive: TimedDecoder | None, speculative: TimedDecoder, measured: Measured | None = None
+    autoregressive: DecoderRecord | None,
+    speculative: DecoderRecord,
+    measured: Measured | None = None,
+    by_blocks: bool = False,
 ) -> Figures:
-    """Return the figures of a run. measured: what predictions need beside it."""
+    """Return the figures of a run. measured: what predictions need beside it. by_blocks: whether the rule tests blocks,
+    of which Leviathan's formula does not speak."""
     counts = count(speculative.iterations)
     costs = costs_of(speculative)
     times = times_of(autoregressive, speculative, costs)
-    comparison = compare(autoregressive, speculative, costs, counts, times) if autoregressive else None
-    predictions = withheld = None
-    if measured and comparison.account and counts.alpha is not None:
-        withheld = disturbance(times) or comparison.doubt  # they need the times of a machine at rest
-        if not withheld:
-            by_rows = costs.by_rows | {1: comparison.account.t_target}
-            predictions = predict(autoregressive, speculative, costs.prefill, by_rows, measured)
-    return Figures(counts, times, comparison, predictions, withheld)
+    if not autoregressive:
+        return Figures(counts, times)
+    plain = costs_of(autoregressive)
+    account = account_of(speculative, counts, plain.by_rows.get(1), costs, by_blocks)
+    comparison = compare(autoregressive, plain, speculative, costs, account)
+    doubt = reason_to_doubt(counts, times, comparison, spread_of(autoregressive.iterations))
+    comparison = replace(comparison, doubt=doubt)
+    if not measured or not account or counts.alpha is None:
+        return Figures(counts, times, comparison)
+    withheld = disturbance(times) or doubt  # predictions need the times of a machine at rest
+    if withheld:
+        return Figures(counts, times, comparison, withheld=withheld)
+    by_rows = costs.by_rows | {1: account.t_target}
+    return Figures(counts, times, comparison, predict(autoregressive, speculative, costs.prefill, by_rows, measured))
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -122,7 +133,7 @@ class Costs(NamedTuple):
     prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
 
 
-def costs_of(record: TimedDecoder) -> Costs:
+def costs_of(record: DecoderRecord) -> Costs:
     """Return the mean times of a decoder's calls."""
     timed = [step for step in record.iterations if step.seconds]  # of texts decoded together, the first has the times
     windows = []  # (rows, seconds)
@@ -148,7 +159,7 @@ def prefill_seconds(timed: Sequence[TextStep], by_rows: ByRows, t_draft: float) 
     return seconds
 
 
-def times_of(autoregressive: TimedDecoder | None, speculative: TimedDecoder, costs: Costs) -> Times:
+def times_of(autoregressive: DecoderRecord | None, speculative: DecoderRecord, costs: Costs) -> Times:
     drafting = sum(step.drafting for step in speculative.iterations)
     scoring = sum(step.scoring for step in speculative.iterations)
     seconds = Seconds(
@@ -167,22 +178,18 @@ def times_of(autoregressive: TimedDecoder | None, speculative: TimedDecoder, cos
 
 
 def compare(
-    autoregressive: TimedDecoder, speculative: TimedDecoder, costs: Costs, counts: Counts, times: Times
+    autoregressive: DecoderRecord, plain: Costs, speculative: DecoderRecord, costs: Costs, account: Account | None
 ) -> Comparison:
-    """Return the speedup, its doubt and its account. costs: of the speculative decoder."""
-    plain = costs_of(autoregressive)
+    """Return the speedup, without its doubt. plain: the costs of the autoregressive decoder."""
     ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
     speedup = ratio * autoregressive.seconds / speculative.seconds
-    autoregressive_seconds = autoregressive.seconds - plain.prefill
-    speculative_seconds = speculative.seconds - costs.prefill
-    without = ratio * autoregressive_seconds / speculative_seconds
-    account = account_of(speculative, counts, plain.by_rows.get(1), costs)
-    comparison = Comparison(speedup, without, None, account)
-    doubt = reason_to_doubt(counts, times, comparison, spread_of(autoregressive.iterations))
-    return replace(comparison, doubt=doubt)
+    without = ratio * (autoregressive.seconds - plain.prefill) / (speculative.seconds - costs.prefill)
+    return Comparison(speedup, without, None, account)
 
 
-def account_of(speculative: TimedDecoder, counts: Counts, t_target: float | None, costs: Costs) -> Account | None:
+def account_of(
+    speculative: DecoderRecord, counts: Counts, t_target: float | None, costs: Costs, by_blocks: bool
+) -> Account | None:
     """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup. None if
     every call also read the prompt."""
     if not t_target or not costs.by_rows or costs.draft is None:
@@ -193,7 +200,7 @@ def account_of(speculative: TimedDecoder, counts: Counts, t_target: float | None
     window = line_through(costs.by_rows)
     beta = mean(window(m + 1) for m in windows) / t_target
     leviathan = None
-    if counts.alpha is not None and not counts.tree and not speculative.rule.blocks:
+    if counts.alpha is not None and not counts.tree and not by_blocks:
         tokens = mean(leviathan_tokens(counts.alpha, m) for m in windows)
         leviathan = tokens / (K * c + beta)
     return Account(

@@ -1,6 +1,6 @@
 """From a session and what its decoders did to the record of the run.
 
-predictions.py, which is called from here, also times the session's models.
+measuring.py, which is called from here, also times the session's models.
 """
 
 import platform
@@ -20,7 +20,7 @@ from speculative.loading import ModelSpec
 from speculative.measure import ending
 from speculative.measure.figures import figures
 from speculative.measure.greedy import greedy_difference
-from speculative.measure.predictions import measure
+from speculative.measure.measuring import measure
 from speculative.measure.record import (
     DecoderRecord,
     Difference,
@@ -33,12 +33,13 @@ from speculative.measure.record import (
     RunRecord,
 )
 from speculative.measure.rule_words import words_of
-from speculative.measure.turns import TimedDecoder
 from speculative.options import FIELDS, Options
 from speculative.rules import Rule
 from speculative.session import Session
 from speculative.steps import TextStep
 from speculative.support.terminal import without_secrets
+
+Texts = list[list[int]]  # the tokens of each
 
 PACK_SECONDS = 2  # of reading that packs would save: if it is more, the ending says so
 
@@ -48,29 +49,31 @@ BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with 
 )
 
 
-def make_record(session: Session, prompts: Sequence[str], records: Sequence[TimedDecoder], **options: Any) -> RunRecord:
+def make_record(
+    session: Session, prompts: Sequence[str], records: Sequence[DecoderRecord], **options: Any
+) -> RunRecord:
     """Return the record of a run.
 
     prompts: one for each text. records: of both decoders, or of the one that has run. options: those that differ from
     the session's.
     """
-    both = {record.name: record for record in records}
-    decoders = {name: decoder_of(record) for name, record in both.items()}
+    decoders = {record.name: record for record in records}
     plan = session.plan
+    inputs = [session.encode(prompt) for prompt in prompts]
     return RunRecord(
         options=options_of(session, options),
         machine=machine(session),
-        models=models_of(session, "speculative" in both),
+        models=models_of(session, "speculative" in decoders),
         roles=plan.roles[1:],
         rule=rule_of(plan.rule),
         timed=plan.depends_on_times,
         fast=session.models.fast_drafter() if "draft" in plan.roles else None,
-        prompts=[Prompt(text, list(ids)) for text, ids in zip(prompts, records[0].inputs, strict=True)],
+        prompts=[*map(Prompt, prompts, inputs)],
         autoregressive=decoders.get("autoregressive"),
         speculative=decoders.get("speculative"),
-        figures=run_figures(session, both),
-        difference=difference(session, records),
-        blog_text=first_unlike_the_blogs(session, records[0]),
+        figures=run_figures(session, inputs, decoders),
+        difference=difference(session, inputs, records),
+        blog_text=first_unlike_the_blogs(session, inputs, records[0].tokens),
         vocabulary=vocabulary(records, session.encoder),
         packable=packable(session),
     )
@@ -157,37 +160,33 @@ def packable(session: Session) -> PackSaves | None:
 # ---- What came -------------------------------------------------------------------------------------------------------
 
 
-def decoder_of(record: TimedDecoder) -> DecoderRecord:
-    return DecoderRecord(record.seconds, record.runs, record.samples)
-
-
-def run_figures(session: Session, records: dict[str, TimedDecoder]) -> Figures | None:
+def run_figures(session: Session, inputs: Texts, decoders: dict[str, DecoderRecord]) -> Figures | None:
     """Return the figures, with predictions if both decoders have run. None if nothing could be drafted."""
-    if "speculative" not in records:
+    if "speculative" not in decoders:
         return None
-    measured = measure(session, records["speculative"]) if len(records) == 2 else None
-    return figures(records.get("autoregressive"), records["speculative"], measured)
+    speculative = decoders["speculative"]
+    measured = measure(session, inputs, speculative) if len(decoders) == 2 else None
+    return figures(decoders.get("autoregressive"), speculative, measured, session.plan.rule.blocks)
 
 
-def difference(session: Session, records: Sequence[TimedDecoder]) -> Difference | None:
+def difference(session: Session, inputs: Texts, records: Sequence[DecoderRecord]) -> Difference | None:
     """Return where two greedy texts differ. None if they are equal, and if differences are no surprise."""
     plan = session.plan
     if len(records) < 2 or claim_of(plan.rule) or not plan.is_greedy:
         return None
-    return greedy_difference(session, records[0].inputs, [record.tokens for record in records])
+    return greedy_difference(session, inputs, [record.tokens for record in records])
 
 
-def first_unlike_the_blogs(session: Session, record: TimedDecoder) -> int | None:
+def first_unlike_the_blogs(session: Session, inputs: Texts, texts: Texts) -> int | None:
     """Return the first token that is not the one that the blog printed, from 1; 0 if all are equal. None if this is not
-    the blog's run, with a target of that name."""
+    the blog's run, with a target of that name. texts: the new tokens after each of the inputs."""
     if not session.plan.is_greedy or not is_the_blogs(session.models.spec("target")):
         return None
-    prompt = session.encoder.encode(FIELDS["prompt"].default)
-    blogs = session.encoder.encode(BLOG_TEXT)
-    tokens = record.tokens[0]
-    if [*map(list, record.inputs)] != [prompt] or len(tokens) != len(blogs):
+    encode = session.encoder.encode
+    blogs = encode(BLOG_TEXT)
+    if inputs != [encode(FIELDS["prompt"].default)] or len(texts[0]) != len(blogs):
         return None
-    n_equal = common_prefix(tokens, blogs)
+    n_equal = common_prefix(texts[0], blogs)
     return 0 if n_equal == len(blogs) else n_equal + 1
 
 
@@ -198,7 +197,7 @@ def is_the_blogs(target: ModelSpec) -> bool:
     return (target.size, target.dtype) == ("1558M", "float32") and is_like_it
 
 
-def vocabulary(records: Sequence[TimedDecoder], encoder: Encoder) -> dict[int, str]:
+def vocabulary(records: Sequence[DecoderRecord], encoder: Encoder) -> dict[int, str]:
     """Return the texts of the tokens that a page shows beside the text: as bytes, \\xNN if a part of a character."""
     tokens: set[int] = set()
     for record in records:

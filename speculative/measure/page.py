@@ -105,8 +105,8 @@ def page_data(record: RunRecord) -> dict:
 
 def findings(record: RunRecord) -> dict:
     """Return the headline, and the lines below it that say what was measured."""
-    rest = ending.pace(record) if record.figures.comparison else ending.ALONE
-    return {"headline": ending.headline(record), "lines": [ending.sentence(rest), *ending.texts_of(record, RESULT)]}
+    lines = [ending.sentence(ending.pace(record)), *ending.texts_of(record, RESULT)]
+    return {"headline": ending.headline(record), "lines": lines}
 
 
 def rule_data(rule: RuleUsed) -> dict:

@@ -89,9 +89,18 @@ class Sample:
 class DecoderRecord:
     """One of the two decoders."""
 
+    name: str = ""  # `autoregressive` or `speculative`
     seconds: float = 0.0  # of decoding
+    waited: float = 0.0  # seconds, of all threads together, without a free core; 0 if the system does not count them
     runs: int = 1  # number of runs; this is the one of median time
     samples: list[Sample] = field(default_factory=list)  # one for each prompt
+
+    def add(self, step: TextStep) -> None:
+        """Add a step of a text."""
+        self.seconds += step.seconds
+        while step.text_index >= len(self.samples):
+            self.samples.append(Sample())
+        self.samples[step.text_index].add(step)
 
     @property
     def iterations(self) -> list[TextStep]:
@@ -206,9 +215,9 @@ class Figures:
 
     counts: Counts
     times: Times
-    comparison: Comparison | None  # nothing if one decoder alone has run
-    predictions: Predictions | None
-    withheld: str | None  # why there are no predictions: threads had no core, or equal calls took unequal times
+    comparison: Comparison | None = None  # nothing if one decoder alone has run
+    predictions: Predictions | None = None
+    withheld: str | None = None  # why there are no predictions: threads had no core, or equal calls took unequal times
 
     @property
     def speedup(self) -> float | None:

@@ -1,35 +1,16 @@
 """Both decoders over the same prompts, timed in turns, and the record of each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from speculative.decoding import decoded
 from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
 from speculative.loops import DECODERS
-from speculative.measure.record import DecoderRecord, Sample
-from speculative.rules import TOKEN, Rule
+from speculative.measure.record import DecoderRecord
 from speculative.session import Session
-from speculative.steps import TextStep
 
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
-
-
-@dataclass
-class TimedDecoder(DecoderRecord):
-    """One decoder and its texts. Only the decoder's own time is counted."""
-
-    name: str = ""  # "autoregressive" or "speculative"
-    inputs: Sequence = ()  # the tokens of each text's prompt
-    rule: Rule = TOKEN
-    waited: float = 0.0  # seconds in which threads were ready and had no core
-
-    def add(self, step: TextStep) -> None:
-        """Add a step of a text."""
-        self.seconds += step.seconds
-        while step.text_index >= len(self.samples):
-            self.samples.append(Sample())
-        self.samples[step.text_index].add(step)
 
 
 def timed_turns(
@@ -40,7 +21,7 @@ def timed_turns(
     watch: Callable = lambda name, step: None,
     with_details: bool = True,
     repeats: int | None = None,
-) -> Iterator[TimedDecoder]:
+) -> Iterator[DecoderRecord]:
     """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
 
     If the first decode is short, the decoders run in turn, equally often, until the runs took SHORT_SECONDS for each
@@ -51,56 +32,41 @@ def timed_turns(
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.loops.ready(inputs, N)
-    turns = Turns(session, inputs, N, watch, with_details, {name: [] for name in names})
-    first = turns.run(names[0])
-    alone = process()[1] == 1  # several processes must not decide by measured times
-    if repeats or (first.seconds < SHORT_SECONDS and alone):
-        while name := turns.next(repeats):
-            turns.run(name)
-    for name in names:
-        yield median_run(turns.records[name] or [turns.run(name)])
+    run = partial(run_once, session, inputs, N, with_details)
+    first, *others = names
+    record = run(first, watch)
+    is_short = record.seconds < SHORT_SECONDS and process()[1] == 1  # several processes must not decide by their clocks
+    if not repeats and not is_short:
+        yield record
+        for name in others:
+            yield run(name, watch)
+        return
+    rounds = [[record, *(run(name, watch) for name in others)]]
+    while len(rounds) < repeats if repeats else seconds_of(rounds) < SHORT_SECONDS * len(names):
+        rounds.append([run(name) for name in names])
+    yield from map(median_run, zip(*rounds, strict=True))
 
 
-@dataclass
-class Turns:
-    """The runs of each decoder so far."""
-
-    session: Session
-    inputs: Sequence
-    N: int
-    watch: Callable
-    with_details: bool
-    records: dict[str, list[TimedDecoder]]
-    seconds: float = 0.0  # of all runs
-
-    def run(self, name: str) -> TimedDecoder:
-        """Decode all texts once with this decoder."""
-        session = self.session
-        session.forget()  # so that all decodes begin alike
-        records = self.records[name]
-        record = TimedDecoder(name=name, inputs=self.inputs, rule=session.plan.rule)
-        waited = seconds_waited()
-        for step in decoded(session, name, self.inputs, self.N, with_details=self.with_details):
-            record.add(step)
-            if not records:
-                self.watch(name, step)
-        record.waited = seconds_waited() - waited
-        records.append(record)
-        self.seconds += record.seconds
-        return record
-
-    def next(self, repeats: int | None) -> str | None:
-        """Return the decoder that runs next; None if all have run as often as the others, and often enough."""
-        n_runs = {name: len(records) for name, records in self.records.items()}
-        fewest = min(n_runs, key=n_runs.__getitem__)
-        is_enough = self.seconds >= SHORT_SECONDS * len(n_runs)
-        if repeats:
-            is_enough = n_runs[fewest] >= repeats
-        as_often = len({*n_runs.values()}) == 1
-        return None if as_often and is_enough else fewest
+def run_once(
+    session: Session, inputs: Sequence, N: int, with_details: bool, name: str, watch: Callable | None = None
+) -> DecoderRecord:
+    """Decode all texts once with this decoder. Only the decoder's own time is counted."""
+    session.forget()  # so that all decodes begin alike
+    record = DecoderRecord(name)
+    waited = seconds_waited()
+    for step in decoded(session, name, inputs, N, with_details=with_details):
+        record.add(step)
+        if watch:
+            watch(name, step)
+    record.waited = seconds_waited() - waited
+    return record
 
 
-def median_run(records: Sequence[TimedDecoder]) -> TimedDecoder:
+def seconds_of(rounds: Sequence[Sequence[DecoderRecord]]) -> float:
+    return sum(record.seconds for records in rounds for record in records)
+
+
+def median_run(records: Sequence[DecoderRecord]) -> DecoderRecord:
     """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
     same = [record for record in records if record.tokens == records[0].tokens]
     same.sort(key=lambda record: record.seconds)

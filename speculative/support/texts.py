@@ -27,21 +27,15 @@ def read_prompts(path: str, n: int | None = None) -> list[str]:
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()][:n]
     if not is_jsonl(path):
         return lines
-    prompts = [*map(prompt_of, lines)]
-    if "" in prompts:
+    try:
+        prompts = [json.loads(line)["prompt"] for line in lines]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        prompts = [""]
+    if not all(isinstance(prompt, str) and prompt for prompt in prompts):
         raise UserError(f'each line of {path} should be an object with "prompt", which is a text that is not empty')
     return prompts
 
 
-def prompt_of(line: str) -> str:
-    """Return the prompt of a line of a .jsonl, "" if it has none."""
-    try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    return prompt if isinstance(prompt, str) else ""
-
-
 def is_jsonl(path: str) -> bool:
     """Return True if the file's name says that each line is a JSON object."""
-    return str(path).lower().endswith(".jsonl")
+    return path.lower().endswith(".jsonl")

@@ -132,15 +132,14 @@ def rows_of(session: Session, x, tokens: list[int]) -> np.ndarray:  # [n], [m] -
 def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
     """Yield the places of the tokens that were decoded after x, in both orders. q: their rows [N, n_vocab]."""
     draft = session.drafter(rng, target=session.model("target")).chain
-    tiny = np.finfo(q.dtype).tiny
-    for i, token in enumerate(tokens):
-        text = np.array([*x, *tokens[:i]])
-        q_i = q[i]  # [n_vocab]
-        p = draft(text, 1).p  # [m, n_vocab], with m = 0 if the drafter has no draft
-        ratio = p[0] / np.maximum(q_i, tiny) if len(p) else q_i  # [n_vocab]
+    text = np.array([*x, *tokens])  # [n + N]
+    for n, (token, q_i) in enumerate(zip(tokens, q, strict=True), start=len(x)):
+        p = draft(text[:n], 1).p  # [m, n_vocab], with m = 0 if the drafter has no draft
+        ratio = q_i  # [n_vocab]
+        if len(p):
+            ratio = p[0] / np.maximum(q_i, np.finfo(q_i.dtype).tiny)
         by_q = place(token, q_i, q_i, rng)
-        by_ratio = place(token, q_i, ratio, rng)
-        yield by_q, by_ratio
+        yield by_q, place(token, q_i, ratio, rng)
 
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
