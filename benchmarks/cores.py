@@ -28,7 +28,7 @@ from speculative.checkpoints.loading import load_encoder_and_hparams, load_param
 from speculative.engines.c import engine
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import packer
-from speculative.engines.model import n_bytes
+from speculative.engines.parameters import n_bytes
 from speculative.engines.system import lines, n_cores
 
 ROWS = (1, 5, 9, 17, 33)

@@ -20,7 +20,7 @@ from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of, table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.c import engine, packing
-from speculative.engines.model import n_bytes
+from speculative.engines.parameters import n_bytes
 from speculative.engines.plain import PlainPass
 
 ROWS = (1, 5, 9, 17)

@@ -19,7 +19,8 @@ from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
 from speculative.engines.formats import model_bytes
 from speculative.engines.function import FunctionNetwork
-from speculative.engines.model import Network, is_mapped
+from speculative.engines.network import Network
+from speculative.engines.parameters import is_mapped
 from speculative.engines.vocabulary import map_vocabulary
 from speculative.plan import Plan, Wanted
 from speculative.support.errors import UserError

@@ -12,8 +12,8 @@ import numpy as np
 from speculative.batching import BatchLoops
 from speculative.decoding import decoded
 from speculative.drafters.base import Drafter
+from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.choice import make_engine
-from speculative.engines.model import CachedNetwork
 from speculative.loading import Models
 from speculative.loops import DECODERS, Loops, PythonLoops
 from speculative.options import ModelOptions, make_options

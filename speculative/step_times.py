@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from speculative.engines.model import Call
+from speculative.engines.calls import Call
 from speculative.steps import TextStep
 
 RoleCall = tuple[str, Call]  # the role of a model, and a call of it

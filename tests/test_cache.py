@@ -13,8 +13,10 @@ from tiny import HPARAMS, convert, logits_themselves, on_jax, plant, random_para
 from speculative.engines.c import packing
 from speculative.engines.c.library import library
 from speculative.engines.c.tree_cache import TreeNetwork
+from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import FORMATS
-from speculative.engines.model import CachedNetwork, Model, check_finite, join_decode
+from speculative.engines.model import Model, join_decode
+from speculative.engines.network import check_finite
 from speculative.engines.plain import PlainPass
 from speculative.engines.shared_cache import common_prefix
 from speculative.trees import Tree, by_paths
@@ -142,7 +144,7 @@ def call_a_target_and_its_copies(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_reads_nothing_that_its_copies_wrote(kind, monkeypatch):
     call_a_target_and_its_copies(kind)
-    plant(monkeypatch, "engines.model:CachedNetwork.feed", "lengths[self.rank :] =", "lengths[:] =")
+    plant(monkeypatch, "engines.cached_network:CachedNetwork.feed", "lengths[self.rank :] =", "lengths[:] =")
     with pytest.raises(AssertionError):
         call_a_target_and_its_copies(kind)
 

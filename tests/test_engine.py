@@ -20,8 +20,8 @@ from tiny import ROOT, convert, flatten, plant, python, random_params
 
 from speculative.engines.c import library
 from speculative.engines.c.packing import packer
+from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
-from speculative.engines.model import CachedNetwork
 from speculative.engines.plain import ACTIVATIONS, PlainPass
 
 if not library.library():

@@ -19,15 +19,16 @@ import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
 from speculative.drafters.model import model_drafter
-from speculative.engines import formats
 from speculative.engines.c import engine, packing
+from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.jax import compilation
 from speculative.engines.jax.forward import cached
 from speculative.engines.jax.loop import DeviceDecoder
 from speculative.engines.jax.loops import DeviceLoops, Group, lengths_of
 from speculative.engines.jax.model import SMALL
-from speculative.engines.model import CachedNetwork, Model
+from speculative.engines.model import Model
 from speculative.engines.numpy_engine import NumpyEngine
+from speculative.engines.parameters import convert_all
 from speculative.filters import GREEDY, Filters
 from speculative.measure.greedy import greedy_difference
 from speculative.rules import TOKEN, parse_rule
@@ -145,7 +146,7 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
-    packed = formats.convert_all(params, packing.packer(dtype))
+    packed = convert_all(params, packing.packer(dtype))
     on_cpu = CachedNetwork(packed, HPARAMS, partial(engine.new_pass, threads=1))
     logits = cached(network).logits(x, 4)
     assert logits.dtype == np.float32

@@ -21,7 +21,7 @@ from benchmarks.output import with_lists
 from speculative import decoding, load_pair, step_times
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.drafters import DRAFTERS as SPECS
-from speculative.engines.model import Call
+from speculative.engines.calls import Call
 from speculative.loops import DECODERS
 from speculative.measure import measuring, turns
 from speculative.measure.advice import advice

@@ -25,7 +25,8 @@ from speculative.checkpoints.tokenizer import redirecting
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
 from speculative.engines.c.engine import CEngine
-from speculative.engines.model import LOCK, CachedNetwork
+from speculative.engines.cached_network import CachedNetwork
+from speculative.engines.network import LOCK
 from speculative.options import Options, make_options
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from tiny import first_layer, python, random_params
 
-from speculative.engines.formats import convert_all
-from speculative.engines.model import CachedNetwork
+from speculative.engines.cached_network import CachedNetwork
+from speculative.engines.parameters import convert_all
 from speculative.filters import Filters
 from speculative.rules import TOKEN
 

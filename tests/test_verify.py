@@ -9,7 +9,8 @@ from scipy.stats import chisquare
 from tiny import plant
 
 from speculative.drafters.model import model_tree
-from speculative.engines.model import CachedNetwork, Network
+from speculative.engines.cached_network import CachedNetwork
+from speculative.engines.network import Network
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.measure.greedy import greedy_difference
 from speculative.measure.record import Difference
@@ -53,9 +54,9 @@ BROKEN = [
     ("sampling:token_by_token", CHANCE, "rng.random() < 0.9", SAMPLED, {}),
     ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", SAMPLED, {}),
     ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", "greedy", {}),
-    ("engines.model:CachedNetwork.feed", LENGTH, STALE, "greedy", {}),
-    ("engines.model:CachedNetwork.feed", LENGTH, STALE, "rows", {}),
-    ("engines.model:CachedNetwork.feed", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
+    ("engines.cached_network:CachedNetwork.feed", LENGTH, STALE, "greedy", {}),
+    ("engines.cached_network:CachedNetwork.feed", LENGTH, STALE, "rows", {}),
+    ("engines.cached_network:CachedNetwork.feed", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
     (
         "engines.model:Model.__call__",
         "return self.call(",

@@ -14,7 +14,7 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.engines.formats import convert_all as convert
+from speculative.engines.parameters import convert_all as convert
 from speculative.measure.record import Sample
 from speculative.rules import Rule, rule_of
 from speculative.support.errors import UserError

@@ -21,7 +21,7 @@ import numpy as np
 
 from speculative.drafters.model import model_drafter
 from speculative.engines.choice import choose, make_engine
-from speculative.engines.formats import convert_all
+from speculative.engines.parameters import convert_all
 from speculative.filters import Filters
 from speculative.sampling import speculative_sampling
 from speculative.support.errors import UserError

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from speculative.engines import memory
-from speculative.engines.formats import FORMATS, convert_all
-from speculative.engines.model import CachedNetwork
+from speculative.engines.cached_network import CachedNetwork
+from speculative.engines.formats import FORMATS
+from speculative.engines.parameters import convert_all
 from speculative.plan import Plan
 
 

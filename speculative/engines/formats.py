@@ -5,7 +5,7 @@ engine.c has a loop for each format. Here is the rounding of its weights in NumP
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -146,15 +146,6 @@ def converter(dtype: str, convert_matrix: Callable) -> Callable:
 def rounded(name: str, array: np.ndarray, format: Format) -> np.ndarray:
     """Return the numbers that the format stores, as float32."""
     return format.round(array.T).T if name == "wte" else format.round(array)
-
-
-def convert_all(params: Any, convert: Callable, name: str = "") -> Any:
-    """Return a nested dict of convert(name, tensor). The names are made of the keys: wte, attn/c_proj/w."""
-    if isinstance(params, dict):
-        return {key: convert_all(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
-    if isinstance(params, list):
-        return [convert_all(block, convert) for block in params]
-    return convert(name, params)
 
 
 def model_bytes(dtype: str, shapes: dict[str, tuple[int, ...]]) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.engines.model import Network
+from speculative.engines.network import Network
 from speculative.rules import check_parameters
 from speculative.sampling import as_distributions
 from speculative.support.errors import UserError

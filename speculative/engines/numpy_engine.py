@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.contract import Engine
 from speculative.engines.formats import converter, rounded
-from speculative.engines.model import CachedNetwork
 from speculative.plan import Plan
 from speculative.support.errors import UserError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from speculative.engines.model import CachedNetwork
+from speculative.engines.cached_network import CachedNetwork
 from speculative.sampling import Step
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec, always, until_unsure
-from speculative.engines.model import Call
+from speculative.engines.calls import Call
 from speculative.filters import one_hot
 from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
 from speculative.sampling import Proposal, speculative_sampling

@@ -8,9 +8,11 @@ from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, packer
 from speculative.engines.c.tree_cache import TreeNetwork
+from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.contract import Engine
 from speculative.engines.memory import SAVING
-from speculative.engines.model import LOCK, CachedNetwork, n_bytes
+from speculative.engines.network import LOCK
+from speculative.engines.parameters import n_bytes
 from speculative.engines.system import n_cores
 from speculative.support.errors import UserError
 

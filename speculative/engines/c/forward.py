@@ -4,6 +4,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,29 +82,33 @@ class CompiledPass:
         """n_threads: at most."""
         n_embd = hparams["n_embd"]
         n_inner = hparams.get("n_inner", 4 * n_embd)
+        activation = hparams.get("activation_function", "gelu_new")
         self.hparams = hparams
         self.n_threads = n_threads
-        self.timed_layer = 0
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
         self.texts = (struct("Text") * CHUNK)()  # of a call, which each have a row or more
         self.memory = memory = Memory()
-        self.arguments: Any = struct("GPT2")(
-            **{name: hparams[name] for name in ("n_embd", "n_head", "n_ctx", "n_vocab")},
+        self.arguments: Any = struct("GPT2")(  # in the order of arguments.h
+            n_head=hparams["n_head"],
+            n_embd=n_embd,
             n_inner=n_inner,
-            activation=numbers("activation")[hparams.get("activation_function", "gelu_new")],
-            most_rows=CHUNK,
+            n_ctx=hparams["n_ctx"],
+            n_vocab=hparams["n_vocab"],
+            activation=numbers("activation")[activation],
             blocks=memory.structs("Block", params["blocks"]),
             wte=memory.structs("Linear", [{"w": params["wte"]}]),
             wpe=memory.floats(params["wpe"]),
             ln_f=memory.structs("Norm", [params["ln_f"]]),
+            prefetch_bytes=address(self.prefetch_bytes),
+            most_rows=CHUNK,
             x=memory.floats(aligned((CHUNK, n_embd))),
             qkv=memory.floats(aligned((CHUNK, 3 * n_embd))),
             a=memory.floats(aligned((CHUNK, n_embd))),
             hidden=memory.floats(aligned((CHUNK, n_inner))),
             scratch=memory.structs("Scratch", [scratch(hparams, n_inner) for _ in range(n_threads)]),
-            prefetch_bytes=address(self.prefetch_bytes),
             texts=ctypes.addressof(self.texts),
         )
+        self.layers_in_turn = cycle(range(hparams["n_layer"]))  # that layer_seconds times
         self.cache = Cache(hparams)
         self.compute_beside_others: Callable | None = None  # if this text is decoded together with them
         self.hidden: np.ndarray | None = None  # [n_last, n_embd], the last block's output, after a call
@@ -117,30 +122,25 @@ class CompiledPass:
 
     def __call__(self, tokens, n_last: int, n_past: int = 0, sees=None):  # [n] -> [n_last, n_vocab]
         """The same as PlainPass. In a tree, sees [n, n_past + n] says which tokens each one sees: itself, and all
-        before it on its path; it is trusted. Raises ValueError as together does."""
+        before it on its path; it is trusted. Raises ValueError as run does."""
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)
         rows = TextRows(self.cache, np.ascontiguousarray(tokens, np.int64), n_past, n_last, sees)
-        results = [self.compute(part) for part in parts_of(rows)]
-        logits, self.hidden = results[0]
-        if len(results) > 1:
-            logits, self.hidden = map(np.concatenate, zip(*results, strict=True))
+        outputs = []
+        for part in parts_of(rows):
+            beside_others = self.compute_beside_others
+            outputs.append(beside_others(part) if beside_others else self.run([part]))
+        logits, self.hidden = outputs[0]
+        if len(outputs) > 1:
+            logits, self.hidden = map(np.concatenate, zip(*outputs, strict=True))
         return logits
-
-    def compute(self, rows: TextRows) -> Outputs:
-        """Compute at most CHUNK rows of this text."""
-        return self.compute_beside_others(rows) if self.compute_beside_others else self.together([rows])[0]
 
     def together(self, texts: Sequence[TextRows]) -> list[Outputs]:
         """Compute at most CHUNK rows of each of these texts. A row's bits do not depend on the others. Raises
-        ValueError for a token that does not exist, or a text that is too long, as compiled code looks up whatever it is
-        given."""
+        ValueError as run does."""
         results = []
         for call in calls_of(texts):
-            n_wanted = sum([rows.n_last for rows in call])
-            logits = np.empty((n_wanted, self.hparams["n_vocab"]), np.float32)  # [n_wanted, n_vocab]
-            hidden = np.empty((n_wanted, self.hparams["n_embd"]), np.float32)  # [n_wanted, n_embd]
-            self.run(call, hidden, logits)
+            logits, hidden = self.run(call)
             end = 0
             for rows in call:
                 first, end = end, end + rows.n_last
@@ -148,42 +148,46 @@ class CompiledPass:
         return results
 
     def output(self, x):  # [n, n_embd] -> [n, n_vocab]
-        """The same as PlainPass.output: calls without texts and blocks."""
+        """The same as PlainPass.output: calls without texts and layers."""
         x = np.ascontiguousarray(x, np.float32)
-        logits = np.empty((len(x), self.hparams["n_vocab"]), np.float32)  # [n, n_vocab]
-        for first in range(0, len(x), CHUNK):
-            end = first + CHUNK
-            self.run([], x[first:end], logits[first:end], (0, 0))
-        return logits
+        parts = [x[first : first + CHUNK] for first in range(0, len(x), CHUNK)]
+        return np.concatenate([self.run([], range(0), hidden=part).logits for part in parts])
 
-    def run(self, call: Sequence[TextRows], hidden, logits, layers: tuple[int, int] | None = None) -> None:
-        """Make one call of engine.c: hidden [n, n_embd] is the last block's output for the wanted rows, which it fills,
-        or takes if the call has no texts; logits [n, n_vocab]. layers: from one up to another; None: all. Raises
-        ValueError if C refuses."""
-        arguments = self.arguments
-        n_rows = 0
+    def run(self, call: Sequence[TextRows], layers: range | None = None, hidden=None) -> Outputs:
+        """Make one call of engine.c, for at most CHUNK rows. layers: None for all. hidden [n, n_embd]: the last block's
+        output, which a call without texts is given. Raises ValueError for a token that does not exist, or a text that
+        is too long, as compiled code looks up whatever it is given."""
         for rows, text in zip(call, self.texts, strict=False):
             rows.fill(text)
-            n_rows += len(rows.tokens)
-        arguments.n_rows = n_rows
+        if hidden is None:
+            n_wanted = sum([rows.n_last for rows in call])
+            hidden = np.empty((n_wanted, self.hparams["n_embd"]), np.float32)  # [n_wanted, n_embd]
+        logits = np.empty((len(hidden), self.hparams["n_vocab"]), np.float32)  # [n_wanted, n_vocab]
+        if layers is None:
+            layers = range(self.hparams["n_layer"])
+        arguments = self.arguments
         arguments.n_texts = len(call)
-        arguments.n_wanted = len(logits)
+        arguments.n_rows = sum([len(rows.tokens) for rows in call])
+        arguments.n_wanted = len(hidden)
+        arguments.first_layer = layers.start
+        arguments.end_layer = layers.stop
         arguments.last_block = address(hidden)
         arguments.logits = address(logits)
-        arguments.first_layer, arguments.end_layer = layers or (0, self.hparams["n_layer"])
         pool.run(arguments, self.n_threads)
+        return Outputs(logits, hidden)
 
     def layer_seconds(self, n_rows: int, n_past: int = 0) -> float:
-        """The time of one block for so many rows, another one in each call, so that no cache of the CPU holds it.
-        Writes to the cache after n_past tokens."""
+        """The time of one layer for so many rows, another layer in each call, so that no cache of the CPU holds it.
+        Writes to the KV cache after n_past tokens."""
         n_ctx = self.hparams["n_ctx"]
         n_past = min(n_past, n_ctx - 1)
-        tokens = np.zeros(min(n_rows, n_ctx - n_past), np.int64)
-        nothing = np.empty((0, 0), np.float32)
-        layer = self.timed_layer = (self.timed_layer + 1) % self.hparams["n_layer"]
+        n_rows = min(n_rows, n_ctx - n_past)
+        tokens = np.zeros(n_rows, np.int64)  # [n_rows]
+        rows = TextRows(self.cache, tokens, n_past, n_last=0)
+        layer = next(self.layers_in_turn)
         began = time.perf_counter()
-        for part in parts_of(TextRows(self.cache, tokens, n_past, 0)):
-            self.run([part], nothing, nothing, (layer, layer + 1))
+        for part in parts_of(rows):
+            self.run([part], range(layer, layer + 1))
         return time.perf_counter() - began
 
     def tune(self) -> None:

@@ -21,7 +21,7 @@ SINGLE_THREAD_SECONDS = 1.0  # that the first thread works alone if there are no
 class ThreadPool:
     """The threads that share a pass: the one that calls, and workers, which C keeps awake for a while after each pass.
 
-    Only one pass at a time may run: see model.LOCK.
+    Only one pass at a time may run: see network.LOCK.
     """
 
     def __init__(self):

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from speculative.engines.model import CachedNetwork, check_length
+from speculative.engines.cached_network import CachedNetwork
+from speculative.engines.network import check_length
 from speculative.engines.shared_cache import Held, common_prefix, parents_or_chain
 from speculative.trees import Tree
 

@@ -9,8 +9,8 @@ from functools import partial
 import jax
 import numpy as np
 
+from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.jax.model import SMALL, DeviceNetwork
-from speculative.engines.model import CachedNetwork
 
 
 def power_of_two(n: int) -> int:

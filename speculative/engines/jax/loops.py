@@ -8,11 +8,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from speculative.engines.calls import Call
 from speculative.engines.jax.compilation import compiling
 from speculative.engines.jax.forward import power_of_two
 from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL
-from speculative.engines.model import Call, check_finite
+from speculative.engines.network import check_finite
 from speculative.sampling import Proposal, Step
 from speculative.steps import TextCall
 
