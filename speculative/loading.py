@@ -138,17 +138,18 @@ class Models:
         """Return True for a copy of the target that uses the target's cache."""
         return role in formats.FORMATS and self.engine.shares_caches
 
-    def fast_drafter(self) -> str:
+    def fast_drafter(self, N: int) -> str:
         """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the
-        target if that is bound by memory, int8 is fast and the copy fits. Raises UserError."""
-        return f"int8/{LOOK_UP_OR_DRAFT}" if self.copy_pays() else LOOK_UP_OR_DRAFT
+        target if that pays. N: the tokens to generate. Raises UserError."""
+        return f"int8/{LOOK_UP_OR_DRAFT}" if self.copy_pays(N) else LOOK_UP_OR_DRAFT
 
-    def copy_pays(self) -> bool:
-        """Whether an int8 copy of the target, which has to fit beside it, makes drafts cheaper. Raises UserError."""
+    def copy_pays(self, N: int) -> bool:
+        """Whether an int8 copy of the target, which has to fit beside it, saves more time in N tokens than it takes to
+        make. Raises UserError."""
         target = self.spec("target")
         is_large = target.folder and target._replace(dtype="int8").n_bytes >= LARGE_BYTES
         # a copy of bfloat16 saves too little
-        if not (is_large and target.dtype == "float32" and self.engine.has_fast_int8()):
+        if not (is_large and target.dtype == "float32" and self.engine.copy_pays(N)):
             return False
         try:
             self.check(["target", "draft", "int8"])

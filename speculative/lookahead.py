@@ -18,16 +18,19 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each place
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from speculative.acceptance import DECAY, Acceptance
-from speculative.costs import costs_by_rows, line_through, usual_seconds
+from speculative.costs import line_through, usual_seconds
 from speculative.drafters import first_of
 from speculative.sampling import NOTHING, Proposal
 
 N_RECENT = 20  # calls whose times count
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
+N_TIMED = 3  # times that each of them is timed
+N_DRAFTS_TIMED = 5  # times that a draft token is timed before a decode: the first two take much longer than the others
 N_SHORT = 3  # of these: the windows beside other texts, whose rows cost too much for longer ones
 
 
@@ -54,9 +57,12 @@ class WindowCosts:
         self.slowdown = Recent(1.0)  # seconds of a call now, over those before the decode
 
     def measure(self, seconds: Callable, sizes: Sequence[int]) -> None:
-        """Time windows of these sizes, in rows, each twice. seconds(rows): of a call now."""
-        timed = [(rows, seconds(rows)) for rows in (*sizes, *sizes)]
-        self.before = line_through(costs_by_rows(timed))  # now, so that an interrupted measurement counts for nothing
+        """Time windows of these sizes, in rows, in turns. seconds(rows): of a call now."""
+        times: dict[int, list[float]] = {rows: [] for rows in sizes}
+        for rows in [*sizes] * N_TIMED:
+            times[rows].append(seconds(rows))
+        costs = {rows: median(times[rows]) for rows in sizes}
+        self.before = line_through(costs)  # set at the end, so that an interrupted measurement counts for nothing
 
     def __call__(self, rows: int) -> float:
         return self.slowdown.usual * self.before(rows)
@@ -207,11 +213,10 @@ class AutoK:
         return self.window.before is not None
 
     def measure(self, window_seconds: Callable, draft_seconds: Sequence[Callable], most: int) -> None:
-        """Measure costs to set out from, each twice, as a call may be interrupted. window_seconds(rows): of a call of
-        the target now. draft_seconds: of each drafter, a draft token's. most: rows that a window can have."""
+        """Measure costs to set out from: medians, as a call may be interrupted. window_seconds(rows): of a call of the
+        target now. draft_seconds: of each drafter, a draft token's. most: rows that a window can have."""
         for record, seconds in zip(self.records, draft_seconds, strict=True):
-            record.token_seconds.add(seconds())
-            record.token_seconds.add(seconds())
+            record.token_seconds.add(median(seconds() for _ in range(N_DRAFTS_TIMED)))
         sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
         self.window.measure(window_seconds, [rows for rows in sizes if rows <= most])
         # start as if two steps had been made at the best K

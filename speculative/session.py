@@ -69,7 +69,10 @@ class Session(Generic[AnyOptions]):
         name. Raises UserError."""
         self.models = models or models_of(options, quiet)
         self.engine = self.models.engine
-        self.options = spelled_out(options, self.models.fast_drafter()) if options.fast else options
+        self.options = options
+        if options.fast:
+            drafter = self.models.fast_drafter(options.n_tokens_to_generate)
+            self.options = spelled_out(options, drafter)
         self.functions = functions
         self.plan = make_plan(self.options, self.engine, functions)
         self.models.check_weights(self.plan)

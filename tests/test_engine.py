@@ -587,10 +587,11 @@ def check(done):
     assert len({text.strip() for text in found + expected}) == 1, (found, expected)
 
 
-def test_int8_is_fast_where_an_instruction_multiplies_bytes():
+def test_a_copy_pays_in_long_texts_and_where_an_instruction_multiplies_bytes():
     """The library says so itself; the name of its instructions is for people."""
     name = library.library().instructions().decode()
-    assert CEngine(1).has_fast_int8() == name.endswith(("VNNI", "NEON"))
+    assert CEngine(1).copy_pays(40) == name.endswith(("VNNI", "NEON"))
+    assert CEngine(1).copy_pays(100)
 
 
 X86 = {  # the flag, and the instructions that it needs

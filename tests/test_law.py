@@ -96,13 +96,13 @@ def test_the_output_is_the_targets(world, options):
     assert world(**options).distance(4 if is_long else 3) < EXACT
 
 
-@pytest.mark.parametrize("has_fast_int8", [False, True])
+@pytest.mark.parametrize("copy_pays", [False, True])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
-def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, has_fast_int8):
-    monkeypatch.setattr(loading, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if int8 is fast
-    monkeypatch.setattr(CEngine, "has_fast_int8", lambda engine: has_fast_int8)
+def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, copy_pays):
+    monkeypatch.setattr(loading, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
+    monkeypatch.setattr(CEngine, "copy_pays", lambda engine, N: copy_pays)
     made = world(fast=True, **options)
-    assert made.session.options.drafter == "int8/" * has_fast_int8 + "prompt_lookup+model"
+    assert made.session.options.drafter == "int8/" * copy_pays + "prompt_lookup+model"
     assert made.distance(3) < EXACT
 
 

@@ -236,10 +236,10 @@ def check_fast_drafter(load):
     """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("speculative.loading.LARGE_BYTES", 0)
-        patch.setattr(CEngine, "has_fast_int8", lambda engine: True)
+        patch.setattr(CEngine, "copy_pays", lambda engine, N: True)
         models = load().models
-        assert models.fast_drafter() == "int8/prompt_lookup+model"
-        assert load(dtype="bfloat16").models.fast_drafter() == "prompt_lookup+model"
+        assert models.fast_drafter(40) == "int8/prompt_lookup+model"
+        assert load(dtype="bfloat16").models.fast_drafter(40) == "prompt_lookup+model"
         patch.setattr(memory, "check", without_a_copy)
         session = load(fast=True)
         assert session.options.drafter == "prompt_lookup+model"
@@ -280,7 +280,7 @@ MISTAKES = [
     (check_samples, "session:Session.speculative", "n_tokens_to_generate, sample)", "n_tokens_to_generate)"),
     (check_changed_session, "session:Session.changed", "base=self.options", "base=type(self.options)()"),
     (check_changed_session, "session:Session.changed", "functions=functions", "functions=type(functions)()"),
-    (check_fast, "session:Session.__init__", "if options.fast else options", "if False else options"),
+    (check_fast, "session:Session.__init__", "if options.fast:", "if False:"),
     (check_memory, "session:Session.load", "self.models.check(plan.networks, n_cached(o, n_tokens))", "pass"),
     (check_special, "session:Session.encode", "self.plan.special", "False"),
     (check_smallest_context, "loading:Models.smallest_context", "min(", "max("),

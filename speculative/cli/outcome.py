@@ -52,7 +52,7 @@ def write_packed(o: Options) -> None:
     if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     if o.fast:
-        o = spelled_out(o, models.fast_drafter())
+        o = spelled_out(o, models.fast_drafter(o.n_tokens_to_generate))
     plan = make_plan(o, models.engine)
     for path in models.write_packed(plan.networks):
         print(one_line(f"{path}: {size_of(path) / 1e6:,.0f} MB; to undo --pack, delete {os.path.dirname(path)}"))

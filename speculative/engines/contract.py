@@ -23,8 +23,8 @@ class Engine:
     shares_caches = True  # whether a target and its copies have one cache
     predicts = True  # whether calls of other row counts can be timed after a run, for predictions
 
-    def has_fast_int8(self) -> bool:
-        """Return True if a row costs less in int8 than in float32, so that --fast makes a copy of the target."""
+    def copy_pays(self, N: int) -> bool:
+        """Return True if an int8 copy of a large float32 target saves more time in N tokens than it takes to make."""
         return False
 
     def words(self) -> str:

@@ -67,7 +67,7 @@ def make_record(
         roles=plan.roles[1:],
         rule=rule_of(plan.rule),
         timed=plan.depends_on_times,
-        fast=session.models.fast_drafter() if "draft" in plan.roles else None,
+        fast=session.models.fast_drafter(session.options.n_tokens_to_generate) if "draft" in plan.roles else None,
         prompts=[*map(Prompt, prompts, inputs)],
         autoregressive=decoders.get("autoregressive"),
         speculative=decoders.get("speculative"),
