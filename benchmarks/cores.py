@@ -28,11 +28,11 @@ from speculative.checkpoints.loading import load_encoder_and_hparams, load_param
 from speculative.engines.c import engine
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import packer
+from speculative.engines.formats import FORMATS
 from speculative.engines.parameters import n_bytes
 from speculative.engines.system import lines, n_cores
 
 ROWS = (1, 5, 9, 17, 33)
-DTYPES = ["float32", "bfloat16", "int8", "int4"]
 COLUMNS = f"""model weights threads 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" for n in ROWS[1:])}
     prompt_(ms)=prompt_ms:.0f GB/s=gigabytes:.1f of_bandwidth=of_bandwidth:.2f waited=waited:.2f"""
 
@@ -93,7 +93,7 @@ def main(argv: list[str]) -> None:
     parser = parser_of("cores", __doc__)
     parser.add_argument("models", nargs="*", default=["tiny-draft", "tiny-target"])
     parser.add_argument("--models_dir", default=str(MODELS))
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--dtypes", nargs="+", choices=FORMATS, default=[*FORMATS])
     parser.add_argument("--threads", nargs="+", type=int, default=thread_counts(n_cores()))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")

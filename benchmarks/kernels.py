@@ -20,13 +20,14 @@ from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of, table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.c import engine, packing
+from speculative.engines.formats import FORMATS
 from speculative.engines.parameters import n_bytes
 from speculative.engines.plain import PlainPass
 
 ROWS = (1, 5, 9, 17)
 CONTEXT = 64  # tokens in the cache when rows are timed
 PROMPT = 512  # tokens, or as many as the model can see
-DTYPES = ["NumPy", "float32", "bfloat16", "int8", "int4"]
+DTYPES = ["NumPy", *FORMATS]
 COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" for n in ROWS[1:])}
     over_limit:.2f prompt=prompt_tokens (ms)=prompt_ms:.0f"""
 
