@@ -93,6 +93,8 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     o = make_options(ModelOptions, named)
     o = replace(o, engine=choose(o.engine))
     if target is None:
+        if encoder is not None:
+            raise UserError("encoder is for a target that is a function: leave it out, or give the target")
         return Pair(o, functions=functions)
     check_function(target, encoder, {*given}, o.engine)
     name = name_of(target, ())

@@ -76,6 +76,9 @@ ROWS = [
 ]
 
 
+WITHOUT: dict[str, str] = {}  # {words: the output of the run with these alone}, which many rows share
+
+
 @pytest.fixture
 def output(command, pair_words, monkeypatch, tmp_path):
     """words -> all that main.py prints, without its times."""
@@ -109,7 +112,9 @@ def test_an_option_changes_the_run(row, output, monkeypatch):
     if row.option == "serve":
         workbench = pytest.importorskip("speculative.cli.workbench")
         monkeypatch.setattr(workbench, "serve", lambda session, port: print("calls serve", port))
-    without = output(row.beside.split())
+    if row.beside not in WITHOUT:
+        WITHOUT[row.beside] = output(row.beside.split())
+    without = WITHOUT[row.beside]
     with_it = output([*row.beside.split(), row.words])
     if row.shows:
         assert row.shows in with_it

@@ -1,7 +1,9 @@
 """The page that replays a run: the numbers and sentences that it draws, and the contents that its file may hold."""
 
 import copy
+import functools
 import json
+import operator
 import random
 import re
 import shlex
@@ -182,8 +184,8 @@ NOT_RUNS = {  # a file's text -> what is said of it
     "[1, 2": "is not a run: give a file that --json has written",
     "[1, 2]": "is not a run: give a file that --json has written",
     '{"schema": 7}': "has schema 7, and this version reads 8: decode again with --json",
-    '{"schema": 8}': "is not a run",
-    '{"schema": 8, "figures": 3, "autoregressive": [], "speculative": {}}': "is not a run",
+    '{"schema": 8}': "is not a run (see its options): give a file that --json has written",
+    '{"schema": 8, "options": {"seed": "x"}}': "is not a run (see its options.seed): give a file",
 }
 
 
@@ -223,11 +225,34 @@ def test_a_run_with_one_value_that_is_damaged_gives_a_page_or_a_line(pair, tmp_p
         try:
             replay.main([str(path)])
         except UserError as error:
-            said.add(re.sub(r"has schema .*", "has a schema", str(error)))
+            said.add(re.sub(r"has schema .*| \(see its [\w.]+\)", "", str(error)))
         owner.clear()
         owner.extend(before) if isinstance(owner, list) else owner.update(before)
-    assert said <= {f"{path} is not a run: give a file that --json has written", f"{path} has a schema"}
+    assert said <= {f"{path} is not a run: give a file that --json has written", f"{path} "}
     assert capsys.readouterr().out
+
+
+DAMAGED = {  # the key that is named -> where its value is lost, or is another
+    "figures.speedup": (("figures", "speedup"), "fast"),
+    "figures.r": (("figures", "r"), REMOVED),
+    "speculative.samples.iterations.drafted": (("speculative", "samples", 0, "iterations", 0, "drafted"), None),
+    "machine.cpus": (("machine", "cpus"), [2]),
+    "prompts": (("prompts",), None),
+}
+
+
+@pytest.mark.parametrize("key", DAMAGED)
+def test_the_damaged_key_is_named(key, sampled, tmp_path):
+    damaged = copy.deepcopy(sampled)
+    (*outer, last), value = DAMAGED[key]
+    owner = functools.reduce(operator.getitem, outer, damaged)
+    owner[last] = value
+    if value is REMOVED:
+        del owner[last]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(UserError, match=re.escape(f"is not a run (see its {key}): give a file")):
+        replay.main([str(path)])
 
 
 def test_the_page_of_an_earlier_run(sampled, tmp_path, capsys):
@@ -238,11 +263,6 @@ def test_the_page_of_an_earlier_run(sampled, tmp_path, capsys):
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == page(from_json(sampled))
     with pytest.raises(UserError, match="this run uses"):
         replay.main([str(path), str(path)])
-    damaged = copy.deepcopy(sampled)
-    damaged["figures"]["speedup"] = "fast"
-    write_json(str(path), damaged)
-    with pytest.raises(UserError, match="is not a run"):
-        replay.main([str(path)])
     several = sampled | {"prompts": sampled["prompts"] * 2}
     write_json(str(path), several)
     with pytest.raises(UserError, match="has 2 texts, and a page shows one"):

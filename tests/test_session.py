@@ -369,7 +369,9 @@ EYE = np.eye(2048)
     [
         (lambda x, k: ([1] * (k + 1), EYE[[1] * (k + 1)]), "proposes 5 tokens, and 4 were asked for"),
         (lambda x, k: ([1], np.ones((1, 5))), "gives p of shape (1, 5) for 1 tokens: it should be (1, 2048)"),
-        (lambda x, k: None, "should return (tokens, p): cannot unpack"),
+        (lambda x, k: None, "should return (tokens, p), not None"),
+        (lambda x, k: {"tokens": [1], "p": EYE[[1]]}, "should return (tokens, p), not {'tokens': [1], 'p': array("),
+        (lambda x, k: ([1],), "should return (tokens, p), not ([1],)"),
         (lambda x, k: ([1.5], EYE[[1]]), "[1.5] are not token ids"),
         (lambda x, k: (["1"], EYE[[1]]), "['1'] are not token ids"),
         (lambda x, k: ([2048], EYE[[1]]), "proposes the token 2048: ids go from 0 to 2047"),
@@ -400,6 +402,7 @@ CALLED = "lambda is called as {}, and takes other parameters: give it these"
         (lambda pair: pair.changed(temperature="\u0664"), "temperature must be a number of at least 0, not "),
         (lambda pair: pair.batch("a text", 4), "prompts must be a list of texts: give a single one as [prompt]"),
         (lambda pair: pair.batch(["a text"], 4, "greedy"), "name must be one of autoregressive, speculative"),
+        (lambda pair: load_pair(demo=True, encoder=3), "encoder is for a target that is a function: leave it out"),
         (lambda pair: pair.compare("a text", 4, 0), "repeats must be a whole number of at least 1, not 0"),
     ],
 )

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 from speculative.cli.help import help_text
 from speculative.cli.words import read_words
@@ -32,7 +31,7 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
         main(**read_words(words))
 
 
-def parse(given: dict[str, Any]) -> Options:
+def parse(given: dict) -> Options:
     """{option: the text that was typed} -> the options, with the engine that will run. Raises UserError."""
     o = make_options(Options, given)
     for name, libraries in NEEDS.items():

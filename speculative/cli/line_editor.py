@@ -17,7 +17,7 @@ SLASH_WORDS += [name for name in COMMANDS if len(name) > 1 and name.startswith("
 
 
 @contextlib.contextmanager
-def editing() -> Iterator[None]:
+def editing() -> Iterator:
     """Read lines with Tab and a history while the body of the `with` runs. Without readline, as on Windows, without."""
     try:
         import readline
@@ -63,7 +63,7 @@ def history_file() -> Path | None:
 
 
 @contextlib.contextmanager
-def remembered(file: Path | None, readline) -> Iterator[None]:
+def remembered(file: Path | None, readline) -> Iterator:
     """Read the history before the body of the `with` and write it after. Without a file that can be read or written,
     there is none."""
     readline.set_history_length(MOST_LINES)

@@ -83,7 +83,8 @@ def short_flag(word: str) -> Flag:
     """Read -K=4, -K4 or -K. Raises UserError."""
     letter, value = word[1], word[2:]
     typed = word.partition("=")[0]
-    if letter not in SHORT or typed[1:].replace("-", "_") in LONG:  # -temperature is not -t emperature
+    as_name = typed[1:].replace("-", "_")
+    if letter not in SHORT or as_name in LONG:  # -temperature is not -t emperature
         raise unknown_option(typed, FIELDS)
     return Flag(SHORT[letter], value.removeprefix("=") if value else None)
 

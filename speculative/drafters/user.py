@@ -38,6 +38,8 @@ def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
 
     Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
     """
+    if not isinstance(proposed, tuple | list) or len(proposed) < 2:
+        raise UserError(f"the drafter {name} should return (tokens, p), not {proposed!r:.80}")
     given, p, *_ = proposed
     tokens = ids_of(given)
     m = len(tokens)

@@ -1,6 +1,7 @@
 """The close-up of a page: the drafts of each step, their tests, and the target's own token. Captions: web/glass.js."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from speculative.measure.race import Placed
 from speculative.measure.record import RuleUsed, RunRecord
@@ -57,18 +58,19 @@ def close_up(step: TextStep, before: str, rule: RuleUsed, names: Names) -> dict:
 
 def chain(step: TextStep, rule: RuleUsed, names: Names) -> dict:
     """Return the drafts of a step that drafted a chain, the tests, and the draw of the target's own token."""
-    drafts, tests, own = step.details["drafts"], step.details["tested"], step.details["own"]
-    by = [""] * len(drafts)
-    if len({*step.source}) > 1:
-        by = [label(drafter) for drafter in step.source]
+    details = step.details
+    is_mixed = len({*step.source}) > 1  # then each draft has the name of its drafter
+    drafts = []
+    for draft, drafter in zip_longest(details["drafts"], step.source):
+        drafts.append((names[draft], label(drafter) if is_mixed else ""))
     tested = []
-    for test in tests:
+    for test in details["tested"]:
         passed = {"passed": test["passed"], "formula": comparison(test, rule)}
         tested.append(passed | likeliest(test, names))
+    own = details["own"]
     if own:
         own = {"from": own["from"], "u": digits(own["u"])} | likeliest(own, names)
-    named = [names[draft] for draft in drafts]
-    return {"drafts": [*zip(named, by, strict=True)], "tested": tested, "own": own}
+    return {"drafts": drafts, "tested": tested, "own": own}
 
 
 def likeliest(drawn: dict, names: Names) -> dict:

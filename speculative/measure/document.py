@@ -24,10 +24,11 @@ FIGURES = {  # fields of Figures, and of its parts, whose own fields stand besid
     "account": Account,
     "predictions": Predictions,
 }
+SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
 NOT_WRITTEN = ("text_index", "q")  # of a TextStep
 
 
-def to_json(record: RunRecord) -> dict[str, Any]:
+def to_json(record: RunRecord) -> dict:
     """Return the document of a run."""
     document = {"schema": SCHEMA} | asdict(record, dict_factory=written)
     document["prompt"] = document["prompts"][0]
@@ -72,30 +73,48 @@ def read_run(path: str) -> RunRecord:
     raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")
 
 
+class DamagedError(Exception):
+    """The key of a value that no run has."""
+
+
 @contextlib.contextmanager
-def naming_run(path: str) -> Iterator[None]:
+def naming_run(path: str) -> Iterator:
     """Raise a UserError for any error in the body of the `with`, which reads or draws the run of this file: values of a
     damaged one can be anything, and so can the errors that they cause."""
     try:
         yield
     except UserError:
         raise
+    except Exception as error:
+        key = f" (see its {error})" if isinstance(error, DamagedError) else ""
+        raise UserError(f"{path} is not a run{key}: give a file that --json has written") from None
+
+
+@contextlib.contextmanager
+def naming_key(key: str) -> Iterator:
+    """Raise a DamagedError for any error in the body of the `with`, which builds the value of this key."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(str(error) if key in FIGURES else f"{key}.{error}") from None
     except Exception:
-        raise UserError(f"{path} is not a run: give a file that --json has written") from None
+        raise DamagedError(key) from None
 
 
 def from_json(document: Mapping[str, Any]) -> RunRecord:
-    """Return the record of a document. Any error is raised if it is not a whole one."""
+    """Return the record of a document. Raises DamagedError if it is not a whole one."""
     return build(RunRecord, document)
 
 
 def build(kind: Any, value: Any) -> Any:
-    """Return a value of this type from JSON's."""
-    if value is None:
+    """Return a value of this type from JSON's. Any error is raised if it is of another type."""
+    arguments = [argument for argument in get_args(kind) if argument is not NoneType]
+    if value is None and NoneType in get_args(kind):
         return None
+    if kind in SCALARS and not isinstance(value, SCALARS[kind]):
+        raise ValueError(value)
     if is_dataclass(kind):
         return build_dataclass(kind, value)
-    arguments = [argument for argument in get_args(kind) if argument is not NoneType]
     if get_origin(kind) is dict:
         key, content = arguments  # keys are texts in JSON
         return {key(name): build(content, part) for name, part in value.items()}
@@ -113,7 +132,12 @@ def build_dataclass(kind: Any, values: Any) -> Any:
     if kind is Sample:
         values = with_tokens(values)
     types = get_type_hints(kind)
-    return kind(**{name: build(types[name], value) for name, value in values.items() if name in types})
+    built = {}
+    for f in fields(kind):
+        if f.name in values or f.default is f.default_factory:  # MISSING both
+            with naming_key(f.name):
+                built[f.name] = build(types[f.name], values[f.name])
+    return kind(**built)
 
 
 def parts_of(kind: type, values: dict) -> dict | None:

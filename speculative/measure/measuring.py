@@ -46,21 +46,24 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
     if not session.engine.predicts or plan.batch > 1 or plan.tree:
         return None
     least, most = TIMING_SECONDS
-    until = time.perf_counter() + min(most, max(least, TIMING_SHARE * speculative.seconds))
+    seconds = min(most, max(least, TIMING_SHARE * speculative.seconds))
+    until = time.perf_counter() + seconds
     steps = speculative.iterations
     by_model = [step for step in steps if is_by_model(step) and not step.draft_prefill]
     drafters = candidates(plan.levels, bool(by_model))
-    needs_model = any(spec.has_model for specs in drafters.values() for spec in specs)
+    specs = [spec for of_drafter in drafters.values() for spec in of_drafter]
+    model = None
+    if any(spec.has_model for spec in specs):
+        model = session.model(plan.levels[0][-1].roles[0])
     texts = []
     for x, sample in zip(inputs, speculative.samples, strict=True):
-        told: tuple = ()
-        if needs_model:
-            told = chances_by_place(session.model(plan.levels[0][-1].roles[0]), x, sample.iterations, until)
+        told = chances_by_place(model, x, sample.iterations, until) if model else ()
         texts.append(KnownText(x, sample.tokens, *told))
     by_text_seconds = time_by_text(texts[0])
     rest = until - time.perf_counter()
     in_run = {step.drafted + 1 for step in steps if not step.prefill}
-    timed = time_windows(session, [*inputs[0], *speculative.tokens[0]], in_run, max(least, rest))
+    text = [*inputs[0], *speculative.tokens[0]]
+    timed = time_windows(session, text, in_run, max(least, rest))
     return Measured(drafters, texts, timed, by_text_seconds, seconds_of_a_draft(by_model))
 
 
@@ -78,14 +81,16 @@ def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> di
     text alone, and both. has_drafted: whether the model has."""
     by_text = {spec.name: [spec] for spec in DRAFTERS.values() if spec.by_text}
     (*before, last), *inside = levels
-    if not has_drafted or not last.has_model or not all(spec.by_text for spec in before):
+    is_alone = all(spec.by_text for spec in before)
+    if not has_drafted or not last.has_model or not is_alone:
         return by_text
     own = last.name
     for specs in inside:
         own += "/" + "+".join(spec.name for spec in specs)
     drafters = {own: [last], **by_text}
     if not inside:
-        drafters |= {f"{name}+{own}": [*specs, last] for name, specs in by_text.items()}
+        for name, specs in by_text.items():
+            drafters[f"{name}+{own}"] = [*specs, last]
     return drafters
 
 
@@ -95,21 +100,24 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
     The run tells the chance of a draft that it has tested. The model is asked about the others, up to the time `until`;
     after it the mean of what the model told stands for the rest.
     """
-    tokens = [token for step in steps for token in step.tokens]  # [N]
-    q = np.array([q_i for step in steps for q_i in step.q])  # [N]
+    tokens = [token for step in steps for token in step.tokens]
+    q = [q_i for step in steps for q_i in step.q]
+    N = len(tokens)
     p, margins = ask(model, x, tokens, until)
-    chances = padded(np.minimum(1.0, p / q[: len(p)]).tolist(), len(tokens))
+    ratios = p / np.array(q[: len(p)])  # [n_asked]
+    chances = padded(np.minimum(1.0, ratios).tolist(), N)
     place = 0
     for step in steps:
         tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
         chances[place : place + len(tested)] = tested
         place += len(step.tokens)
-    return chances.clip(max=1.0).tolist(), padded(margins, len(tokens)).tolist()
+    return [min(1.0, chance) for chance in chances], padded(margins, N)
 
 
-def padded(numbers: Sequence[float], N: int) -> np.ndarray:  # [n_asked] -> [N]
+def padded(numbers: Sequence[float], N: int) -> list[float]:  # [n_asked] -> [N]
     """Return N numbers: these, and their mean in the place of the others."""
-    return np.append(numbers, [np.mean(numbers)] * (N - len(numbers)))
+    mean = float(np.mean(numbers))
+    return [*numbers, *(N - len(numbers)) * [mean]]
 
 
 def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple[list[float], list[float]]:  # [n], [N]

@@ -82,7 +82,7 @@ def make_record(
 # ---- What ran --------------------------------------------------------------------------------------------------------
 
 
-def options_of(session: Session, changed: dict[str, Any]) -> Options:
+def options_of(session: Session, changed: dict) -> Options:
     """Return the options of a run. Those that load_pair does not take have their defaults."""
     o = Options(**(vars(session.options) | changed))
     return replace(o, source=without_secrets(o.source))

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from speculative.checkpoints.names import model_folder
 from speculative.measure import ending
@@ -37,7 +36,7 @@ class Run:
     record: RunRecord
 
     @cached_property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict:
         """The run as --json writes it: see docs/output.md."""
         return to_json(self.record)
 
@@ -52,12 +51,12 @@ class Run:
         return self.record.autoregressive.samples[0].text
 
     @property
-    def iterations(self) -> list[dict[str, Any]]:
+    def iterations(self) -> list[dict]:
         """The iterations of the speculative decoder, in seconds: pandas.DataFrame(run.iterations)."""
         return self.document["speculative"]["samples"][0]["iterations"]
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict:
         """{name: figure}: see docs/output.md."""
         return self.document["figures"]
 

@@ -84,10 +84,9 @@ class Simulation:
         numbers = np.random.default_rng(0).random(len(text.chances))  # [N]
         is_right = (numbers + shift) % 1 < text.chances  # [N]
         self.wrong_places = [*np.flatnonzero(~is_right).tolist(), text.N]
-        margins = np.array(text.margins)  # [N]
-        self.margins = margins.tolist()
-        where_right = margins[is_right].tolist()
-        self.margins_where_right = AutoK.K_max * where_right  # as many as are asked for, if any
+        self.margins = list(text.margins)  # [N]
+        where_right = np.array(text.margins)[is_right]
+        self.margins_where_right = AutoK.K_max * where_right.tolist()  # as many as are asked for, if any
         beyond = AutoK.K_max * text.tokens[-1:]  # rows after the last token
         self.tokens = text.tokens + beyond
 
@@ -102,28 +101,30 @@ class Simulation:
         """A drafter that reads the text alone."""
         self.clock.wait(self.prices.by_text)
         longest = self.text.drafts(spec, len(x))
-        margins = longest.margins[:k]
-        m = until_unsure(margins, go_on)
-        tokens = longest.tokens[:m]
-        return Proposal(tokens, longest.p[:m], margins=margins[:m])
+        m = until_unsure(longest.margins[:k], go_on)
+        return Proposal(longest.tokens[:m], longest.p[:m], margins=longest.margins[:m])
 
     def by_model(self, x, k: int, go_on: Callable = always) -> Proposal:  # [n]
-        """The draft model."""
+        """The draft model: it drafts the text up to its next wrong token, and then goes on with a text of its own."""
         text = self.text
         n = len(x)
         place = n - text.n
         next_wrong = self.wrong_places[bisect_left(self.wrong_places, place)]
         n_right = next_wrong - place
-        margins = self.margins[place : place + n_right + 1]  # the model's own, its first wrong token's included
-        # After a wrong token it goes on with a text of its own, which nobody has asked it about. It is about as sure
-        # there as it is where it is right.
-        margins += self.margins_where_right[place : place + k]
-        margins += k * [0.0]  # it is never right: then it is unsure
-        m = until_unsure(margins[:k], go_on)
+        margins = self.margins_from(place, next_wrong, k)
+        m = until_unsure(margins, go_on)
         self.clock.wait(m * self.prices.draft)
         tokens = text.tokens[n : n + min(n_right, m)]
         tokens += (m - len(tokens)) * [text.wrong]
-        return Proposal(tokens, text.rows(tokens), margins=margins[:m])
+        rows = text.rows(tokens)  # [m, n_vocab]
+        return Proposal(tokens, rows, margins=margins[:m])
+
+    def margins_from(self, place: int, next_wrong: int, k: int) -> list[float]:
+        """The margins of k drafts. Nobody has asked the model about its own text after a wrong token: it is about as
+        sure there as it is where it is right, and unsure if it is never right."""
+        asked = self.margins[place : next_wrong + 1]  # that of the wrong token, too
+        margins = asked + self.margins_where_right[place : place + k] + k * [0.0]
+        return margins[:k]
 
     def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
         """Decode the text with the first of these drafters that proposes anything -> seconds, calls of the target."""
@@ -133,8 +134,9 @@ class Simulation:
         draft = lookahead.drafter_of(drafts, self)
         x = text.tokens[: text.n]  # [n]
         rng = np.random.default_rng(0)
-        steps = speculative_sampling(x, draft, self, text.N, lookahead.K_max, rng)
-        n_calls = sum(1 for _ in steps)
+        n_calls = 0
+        for _ in speculative_sampling(x, draft, self, text.N, lookahead.K_max, rng):
+            n_calls += 1
         return self.clock.now, n_calls
 
     def lookahead(self, specs: Sequence[DrafterSpec], K: Any) -> Any:

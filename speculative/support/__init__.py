@@ -1,1 +1,5 @@
-"""Files, signals, errors, the terminal: every command needs them. Nothing here imports from the rest of the project."""
+"""What every command needs. Nothing here imports from the rest of the project.
+
+errors.py has the errors that a user sees, guard.py ends a command by one of them; files.py writes files, terminal.py
+makes a text safe to print, texts.py reads prompts; names.py parses names, synonyms.py knows those of others.
+"""

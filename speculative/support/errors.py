@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 @contextlib.contextmanager
-def naming_options(prefix: str) -> Iterator[None]:
+def naming_options(prefix: str) -> Iterator:
     """Errors in the body of the `with` name an option with this prefix instead of --: "/" in a session, "" in Python. A
     command line in them stays as it is typed."""
     try:

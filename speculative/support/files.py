@@ -26,11 +26,12 @@ def cache_home() -> Path:
 
 
 def in_words(n_bytes: int) -> str:
+    """1_600_000_000 -> "1.6 GB", 25_000_000 -> "25 MB"."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.0f} MB"
 
 
 @contextlib.contextmanager
-def naming(path: AnyPath) -> Iterator[None]:
+def naming(path: AnyPath) -> Iterator:
     """Add the file's name to an OSError: that of a read, a write or a map does not have it."""
     try:
         yield
@@ -56,7 +57,7 @@ def replacing(path: AnyPath) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def locked(path: str, waiting: str) -> Iterator[None]:
+def locked(path: str, waiting: str) -> Iterator:
     """Hold a lock on a file while the body of the `with` runs, if its disk has locks. Another process that holds it is
     waited for, with the line `waiting`. The system takes the lock back from a process that ends."""
     from filelock import FileLock, Timeout

@@ -52,12 +52,15 @@ def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, **lim
     n_new = max(N, 2 * (1 + outer_K(session)))
     if session.n_ctx < n_new + 2:
         raise UserError(f"--verify decodes {n_new} tokens here, too many for a context of {session.n_ctx}")
-    # Of each prompt its end, so that what is decoded after it fits into the context.
-    prompts = [np.array(session.encode(text)[n_new - session.n_ctx :]) for text in (prompt, *others)]
+    prompts = []
+    for text in (prompt, *others):
+        end = session.encode(text)[n_new - session.n_ctx :]  # what is decoded after it fits into the context
+        prompts.append(np.array(end))
     print(f"Verify\n------\n{engine_line(session)}\n{ABOUT}")
     done = []
     for check in checks(session, prompts, N, **limits):
-        print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", flush=True)
+        status = "passed" if check.passed else "FAILED"
+        print(f"{status}  {check.name}: {check.detail}", flush=True)
         done.append(check)
     print(f"Summary: {summary(done)}.\n{NOT_COVERED}")
     if not all(check.passed for check in done):

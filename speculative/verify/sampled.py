@@ -81,13 +81,16 @@ class Drawn:
     def draw(self, x, alone: bool) -> None:  # [n]
         """Draw a text after x with each decoder. alone: True to compare its rows with those computed one by one."""
         session = self.session
+        rng = self.rng
         for name, stream in self.streams.items():
+            of_tokens = self.places[CHECKS[name]]
+            of_drafts = self.places[DRAFTS]
             steps = [*session.steps(name, x, self.N, stream)]
-            tokens = tokens_of(steps)
+            tokens = tokens_of(steps)  # [N]
             q = self.rows_alone(x, steps) if alone else rows_of(session, x, tokens)  # [N, n_vocab]
-            self.places[CHECKS[name]] += places_of_tokens(session, x, tokens, q, self.rng)
+            of_tokens += places_of_tokens(session, x, tokens, q, rng)
             for step in steps:
-                self.places[DRAFTS] += places_of_drafts(step.proposal, self.rng)
+                of_drafts += places_of_drafts(step.proposal, rng)
 
     def draw_together(self, prompts: Sequence[np.ndarray]) -> None:
         """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
@@ -131,15 +134,19 @@ def rows_of(session: Session, x, tokens: list[int]) -> np.ndarray:  # [n], [m] -
 
 def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
     """Yield the places of the tokens that were decoded after x, in both orders. q: their rows [N, n_vocab]."""
-    draft = session.drafter(rng, target=session.model("target")).chain
+    target = session.model("target")
+    draft = session.drafter(rng, target=target).chain
     text = np.array([*x, *tokens])  # [n + N]
-    for n, (token, q_i) in enumerate(zip(tokens, q, strict=True), start=len(x)):
-        p = draft(text[:n], 1).p  # [m, n_vocab], with m = 0 if the drafter has no draft
-        ratio = q_i  # [n_vocab]
+    for i, token in enumerate(tokens):
+        q_i = q[i]  # [n_vocab]
+        p = draft(text[: len(x) + i], 1).p  # [m, n_vocab], with m = 0 if the drafter has no draft
+        order = q_i  # [n_vocab]
         if len(p):
-            ratio = p[0] / np.maximum(q_i, np.finfo(q_i.dtype).tiny)
+            least = np.finfo(q_i.dtype).tiny
+            order = p[0] / np.maximum(q_i, least)  # [n_vocab]
         by_q = place(token, q_i, q_i, rng)
-        yield by_q, place(token, q_i, ratio, rng)
+        by_ratio = place(token, q_i, order, rng)
+        yield by_q, by_ratio
 
 
 def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
