@@ -25,7 +25,7 @@ class TextStep:
     step, which has no tokens.
     """
 
-    tokens: list[int]  # its tokens; in JSON their number
+    tokens: list[int]  # its tokens; in JSON their number, as the sample has their ids
     drafted: int = 0  # number of drafts
     accepted: int = 0  # number of accepted drafts
     drafting: float = 0.0  # seconds of Step 1

@@ -5,7 +5,7 @@ import shutil
 import sys
 
 from speculative.support.errors import UserError
-from speculative.support.files import in_words, with_parents
+from speculative.support.files import bytes_in_words, with_parents
 from speculative.support.terminal import one_line
 
 # Variables that name the certificates to trust, those of a company for example. requests reads the first two, the hub's
@@ -37,8 +37,8 @@ def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:
         return
     existing = next(filter(os.path.exists, with_parents(os.path.abspath(folder))))
     n_free = shutil.disk_usage(existing).free
-    where = f"{folder}, where {in_words(n_free)} are free"
+    where = f"{folder}, where {bytes_in_words(n_free)} are free"
     if n_bytes > n_free:
-        raise UserError(f"{name} needs {in_words(n_bytes)} in {where}")
-    line = f"downloading {name}: {in_words(n_bytes)} to {where}; {kept}"
+        raise UserError(f"{name} needs {bytes_in_words(n_bytes)} in {where}")
+    line = f"downloading {name}: {bytes_in_words(n_bytes)} to {where}; {kept}"
     print(one_line(line), file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any
 
 from speculative.measure.record import DecoderRecord
@@ -90,7 +91,7 @@ class Screen(AbstractContextManager):
             print(time)
         if not self.stream:
             show([(f"Text = {self.prompts[0]}", None)])
-            for step in sorted(self.steps, key=lambda step: step.text_index):
+            for step in sorted(self.steps, key=attrgetter("text_index")):
                 self.print_step(step)
             print(flush=True)
 
@@ -124,4 +125,4 @@ def show(pieces: list[tuple[str, str | None]]) -> None:
         styled = [(text.translate(PRINTABLE), STYLES.get(origin, FROM_OTHER)) for text, origin in pieces]
         console.print(Text.assemble(*styled), end="")
     else:
-        print("".join(text for text, _ in pieces).translate(PRINTABLE), end="", flush=True)
+        print("".join([text for text, _ in pieces]).translate(PRINTABLE), end="", flush=True)

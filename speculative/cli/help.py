@@ -10,7 +10,7 @@ from speculative.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, M
 from speculative.values import as_typed
 
 GROUPS = (BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN)
-COMMANDS = {  # of a session -> what they do
+SESSION_COMMANDS = {  # of a session -> what they do
     "/": "help",
     "/help": "help",
     "help": "help",
@@ -40,7 +40,7 @@ def help_text(everything: bool = False) -> str:
 
 def session_help(options: ModelOptions) -> str:
     """Return /help: the options that a session can change, with their values."""
-    entries = {name: (f"/{name}", in_words(name, getattr(options, name))) for name in LIVE}
+    entries = {name: (f"/{name}", value_in_words(name, getattr(options, name))) for name in LIVE}
     return "\n".join([SESSION, *grouped(entries, (*GROUPS, MORE))])
 
 
@@ -86,7 +86,7 @@ def default(name: str) -> str:
     return "" if value is None or value is False else as_typed(name, value)
 
 
-def in_words(name: str, value: Any) -> str:
+def value_in_words(name: str, value: Any) -> str:
     """Return the value as a session shows it: on and off for a switch, off for what is not set."""
     if value is None or isinstance(value, bool):
         return "on" if value else "off"

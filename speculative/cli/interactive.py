@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from speculative.cli.help import COMMANDS, in_words, session_help
+from speculative.cli.help import SESSION_COMMANDS, session_help, value_in_words
 from speculative.cli.line_editor import editing
 from speculative.cli.outcome import show_ending
 from speculative.cli.words import DASHES, WITHOUT_VALUE, Given
@@ -43,7 +43,7 @@ class Conversation:
     def answer(self, line: str) -> None:
         """Decode a prompt, change options or run a command. Raises UserError."""
         line = line.removeprefix("\ufeff").removesuffix("\r")  # of a pipe on Windows
-        command = COMMANDS.get(line.strip())
+        command = SESSION_COMMANDS.get(line.strip())
         if command == "quit":
             self.is_over = True
         elif command == "help":
@@ -99,7 +99,7 @@ def change(session: Session, given: Given) -> Session:
     options = {name: value or switched(session, name) for name, value in given.items()}
     session = session.changed(**options)
     for name in given:
-        print(one_line(f"{name} = {in_words(name, getattr(session.options, name))}"))
+        print(one_line(f"{name} = {value_in_words(name, getattr(session.options, name))}"))
     return session
 
 

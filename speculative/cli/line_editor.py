@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from speculative.cli.choices import CHOICES
-from speculative.cli.help import COMMANDS, LIVE
+from speculative.cli.help import LIVE, SESSION_COMMANDS
 from speculative.cli.words import SWITCHES
 from speculative.support.files import cache_home
 
 MOST_LINES = 1000  # of the history
 SLASH_WORDS = [f"/{name}" for name in LIVE]  # as they are typed
-SLASH_WORDS += [name for name in COMMANDS if len(name) > 1 and name.startswith("/")]
+SLASH_WORDS += [name for name in SESSION_COMMANDS if len(name) > 1 and name.startswith("/")]
 
 
 @contextlib.contextmanager

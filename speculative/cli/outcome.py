@@ -20,7 +20,7 @@ from speculative.options import Options
 from speculative.plan import make_plan, spelled_out
 from speculative.session import Session, models_of
 from speculative.support.errors import UserError
-from speculative.support.files import in_words, say_written, size_of, write_json, write_text
+from speculative.support.files import bytes_in_words, say_written, size_of, write_json, write_text
 from speculative.support.terminal import PRINTABLE, one_line
 
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
@@ -54,7 +54,7 @@ def write_packed(o: Options) -> None:
         o = spelled_out(o, models.fast_drafter(o.n_tokens_to_generate))
     plan = make_plan(o, models.engine)
     for path in models.write_packed(plan.networks):
-        print(one_line(f"{path}: {in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
+        print(one_line(f"{path}: {bytes_in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
 
 
 def show_report(session: Session[Options], prompts: list[str], records: list[DecoderRecord]) -> RunRecord | None:
@@ -96,7 +96,7 @@ def show_ending(record: RunRecord) -> None:
     if o.html:
         say_written(o.html, "the run as a page, for any browser")
     if record.packable:
-        where = f"{in_words(record.packable.n_bytes)} in {os.path.join(o.models_dir, 'packed')}"
+        where = f"{bytes_in_words(record.packable.n_bytes)} in {os.path.join(o.models_dir, 'packed')}"
         print(one_line(f"The next run begins {record.packable.seconds:.0f} s sooner with --pack: {where}"))
 
 

@@ -11,7 +11,7 @@ from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, model_bytes
 from speculative.engines.system import groups, lines, sysctl
 from speculative.support.errors import UserError
-from speculative.support.files import in_words
+from speculative.support.files import bytes_in_words
 
 OPTIONS = {"target": "--dtype", "draft": "--draft_dtype"}  # by role, the option that names a model's format
 SAVING = tuple(FORMATS)[1:]  # formats that take less memory than float32, the largest first
@@ -80,7 +80,7 @@ def check(models: Sequence[SizedModel], free: int | None, saving: Sequence[str] 
     memory. free: None if unknown, which passes."""
     total = total_bytes(models)
     if free is not None and total > free:
-        sizes = f"the models need {in_words(total)} of memory, and {in_words(free)} are free"
+        sizes = f"the models need {bytes_in_words(total)} of memory, and {bytes_in_words(free)} are free"
         raise UserError(f"{sizes}: {remedy(models, free, saving)}")
 
 

@@ -9,7 +9,7 @@ from speculative.measure.doubt import disturbance
 from speculative.measure.record import Figures, Model, RunRecord
 from speculative.measure.words import duration, percent, rate_text
 from speculative.options import ModelOptions
-from speculative.support.files import in_words
+from speculative.support.files import bytes_in_words
 from speculative.support.terminal import one_line
 
 # The kinds of lines.
@@ -217,7 +217,7 @@ def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
         line += " --accept block"
     copies = [model.weight_bytes for model in models if model.role not in ROLES]
     if copies:
-        line += f"; the copy takes {in_words(sum(copies))}"
+        line += f"; the copy takes {bytes_in_words(sum(copies))}"
     return f"{line}."
 
 

@@ -62,7 +62,7 @@ class Prompt:
     """The prompt of a text."""
 
     text: str  # as it was given
-    tokens: list[int]  # its ids
+    tokens: list[int]  # the ids of its tokens
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Sample:
     """The text that a decoder added to a prompt."""
 
     text: str = ""  # the text, without the stop text
-    tokens: list[int] = field(default_factory=list)  # its ids
+    tokens: list[int] = field(default_factory=list)  # the ids of its tokens
     iterations: list[TextStep] = field(default_factory=list)  # one for each call of the target
 
     def add(self, step: TextStep) -> None:

@@ -7,7 +7,7 @@ from speculative.measure.advice import Setting, best_setting
 from speculative.measure.record import Account, Comparison, Counts, Figures, RunRecord
 from speculative.measure.rule_words import RULE_WORDS
 from speculative.measure.words import duration, label, percent, times
-from speculative.support.files import in_words
+from speculative.support.files import bytes_in_words
 
 
 class Row(NamedTuple):
@@ -88,9 +88,10 @@ def formula_rows(comparison: Comparison, account: Account) -> Iterator[Row]:
 
 def machine_rows(record: RunRecord) -> Iterator[Row]:
     """Yield how the engine used this machine."""
-    if record.machine.peak_bytes:
+    peak = record.machine.peak_bytes
+    if peak:
         weights = sum(model.weight_bytes for model in record.models)
-        yield Row("peak memory", in_words(record.machine.peak_bytes), f"of which {in_words(weights)} are weights")
+        yield Row("peak memory", bytes_in_words(peak), f"of which {bytes_in_words(weights)} are weights")
     for model in record.models:
         if model.kernels:
             yield Row(f"kernels, {model.role}", *model.kernels)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 
 from speculative.decoding import decoded
 from speculative.engines.choice import process
@@ -42,7 +43,7 @@ def timed_turns(
             yield run(name, watch)
         return
     rounds = [[record, *(run(name, watch) for name in others)]]
-    while len(rounds) < repeats if repeats else seconds_of(rounds) < SHORT_SECONDS * len(names):
+    while not is_enough(rounds, repeats):
         rounds.append([run(name) for name in names])
     yield from map(median_run, zip(*rounds, strict=True))
 
@@ -62,14 +63,18 @@ def run_once(
     return record
 
 
-def seconds_of(rounds: Sequence[Sequence[DecoderRecord]]) -> float:
-    return sum(record.seconds for records in rounds for record in records)
+def is_enough(rounds: Sequence[Sequence[DecoderRecord]], repeats: int | None) -> bool:
+    """Return True if the decoders, which ran once in each round, have run often or long enough."""
+    if repeats:
+        return len(rounds) >= repeats
+    seconds = sum(record.seconds for records in rounds for record in records)
+    return seconds >= SHORT_SECONDS * len(rounds[0])
 
 
 def median_run(records: Sequence[DecoderRecord]) -> DecoderRecord:
     """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
     same = [record for record in records if record.tokens == records[0].tokens]
-    same.sort(key=lambda record: record.seconds)
+    same.sort(key=attrgetter("seconds"))
     median = same[(len(same) - 1) // 2]
     median.runs = len(same)
     return median

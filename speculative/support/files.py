@@ -25,7 +25,7 @@ def cache_home() -> Path:
     return (home if home.is_absolute() else Path.home() / ".cache") / "speculative-sampling"
 
 
-def in_words(n_bytes: int) -> str:
+def bytes_in_words(n_bytes: int) -> str:
     """1_600_000_000 -> "1.6 GB", 25_000_000 -> "25 MB"."""
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.0f} MB"
 

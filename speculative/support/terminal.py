@@ -4,8 +4,11 @@ import re
 
 # A model, a server or a file name may send control characters that clear the screen. json itself escapes those below
 # 32. These are the others, and the characters that turn the direction of text.
-OBEYED = (*range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-ESCAPED = {code: f"\\u{code:04x}" for code in OBEYED}
+CONTROLS = range(0x7F, 0xA0)
+MARKS = (0x61C, 0x200E, 0x200F)
+OVERRIDES = range(0x202A, 0x202F)
+ISOLATES = range(0x2066, 0x206A)
+ESCAPED = {code: f"\\u{code:04x}" for code in (*CONTROLS, *MARKS, *OVERRIDES, *ISOLATES)}
 
 # For str.translate. The control characters of ASCII have pictures of their own, such as ␛.
 PICTURES = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
@@ -14,11 +17,10 @@ PRINTABLE = ESCAPED | PICTURES | {127: "\u2421"}
 
 def one_line(text: str) -> str:
     """Return the same text in one line, with line ends and control characters as escapes."""
-    return "".join(map(escaped, text))
-
-
-def escaped(char: str) -> str:
-    return char if char.isprintable() else repr(char)[1:-1]
+    line = ""
+    for char in text:
+        line += char if char.isprintable() else repr(char)[1:-1]
+    return line
 
 
 def without_secrets(text: str) -> str:
