@@ -296,7 +296,7 @@ def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch
     assert order == [*DECODERS] * 3
     assert run.figures["runs"] == 3
     order.clear()
-    assert pair.compare(PROMPT, 8).figures["runs"] == len(order) / 2 > 3  # half a second of 10 ms each
+    assert pair.compare(PROMPT, 8).figures["runs"] == len(order) / 2 > 1  # half a second of 10 ms each at rest
 
 
 def test_the_median_run_has_the_first_ones_tokens():

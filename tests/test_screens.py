@@ -12,7 +12,7 @@ from enumeration import Clock
 
 import main
 from speculative import lookahead, loops, step_times
-from speculative.engines import contract, model
+from speculative.engines import cached_network, contract, model
 from speculative.engines.c.engine import CEngine
 from speculative.measure import measuring, turns
 from speculative.options import DEMO
@@ -27,18 +27,18 @@ def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
     monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
-    for module in (contract, lookahead, model, sampled, measuring, loops, step_times):
+    for module in (cached_network, contract, lookahead, model, sampled, measuring, loops, step_times):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)
-    feed = model.CachedNetwork.feed
+    feed = cached_network.CachedNetwork.feed
 
     def timed(network, x, n, n_last, *tree):
         row = next(seconds for name, seconds in SECONDS.items() if network.name.startswith(name))
         clock.now += row * (1 + 0.1 * (len(x) - n - 1))
         return feed(network, x, n, n_last, *tree)
 
-    monkeypatch.setattr(model.CachedNetwork, "feed", timed)
+    monkeypatch.setattr(cached_network.CachedNetwork, "feed", timed)
     return clock
 
 
