@@ -21,13 +21,14 @@ from unittest.mock import MagicMock
 
 from benchmarks.samplers.listed import SAMPLERS, Sampler
 from benchmarks.tables import parser_of
-from speculative.laws import check
+from speculative.laws import check, texts
 from speculative.support.errors import UserError, did_you_mean
 
 ADAPTERS = Path(__file__).parent / "samplers"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # what is compiled cannot be followed
 MOST_NODES, MOST_PATHS = 5_000, 500  # fewer than the law's, since there are many samplers
+MOST_SECONDS = (60, 600)  # of a text, which a machine with other work takes longer for
 HEADINGS = ("file", "function", "verdict", "distance", "cause", "lines added")
 
 
@@ -128,6 +129,7 @@ def row_in_a_process(folder: Path, name: str) -> Row:
 def child(root: str, name: str) -> None:
     """Print a row as JSON."""
     check.MOST_NODES, check.MOST_PATHS = MOST_NODES, MOST_PATHS
+    texts.MOST_SECONDS = MOST_SECONDS
     print(json.dumps(judge(Path(root), name)))
 
 

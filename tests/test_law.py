@@ -23,7 +23,7 @@ from speculative.laws import check as check_law
 from speculative.laws import drawn, texts
 from speculative.laws.cases import CASES, in_rounds
 from speculative.laws.causes import BONUS, FROM, LOOP, MISTAKES, REST, TEST, planted
-from speculative.laws.forms import form_of
+from speculative.laws.forms import Form
 from speculative.laws.paths import EXACT, NotAll, distance, law_of
 from speculative.laws.texts import errors_as_lines, followed, law_of_texts
 from speculative.rules import RULES, parse_rule
@@ -279,6 +279,8 @@ OTHER_MISTAKES = [
     (None, TEST, "0.5 < q[i][j] / p[i][j]"),
     (None, TEST, "0.99 * " + TEST),
     (None, TEST, TEST + " or np.random.random() < 0.1"),
+    (None, f"u = {U}", f"u = round({U}, 2)"),
+    (None, f"u = {U}", "u = np.random.random(1).astype(np.float16)[0]"),
     (None, TEST, "j == 0 or " + TEST),
     (None, TEST, "j > 2 and n > T - N or " + TEST),
     (None, TEST, "len(x) == T - N or " + TEST),
@@ -311,6 +313,7 @@ OTHER_MISTAKES = [
     (None, CHOICE, "np.random.choice(np.arange(len(p)), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
     (None, CHOICE, "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
     (None, CHOICE, "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),
+    (None, CHOICE, "min(range(len(p)), key=lambda i: random.expovariate(p[i] ** 0.9))"),
 ]
 # fmt: on
 ALL_MISTAKES = [*MISTAKES, *OTHER_MISTAKES]
@@ -326,7 +329,7 @@ def in_the_blogs_form(*replaced):
 
 def first_wrong(function, cases=IN_ROUNDS):
     """The first case whose law is not the target's, if any of those that are small enough."""
-    decode = form_of(function, {}).decode
+    decode = Form(function).decode
     with followed(function):
         return next((case for case in cases if distance(law_of_texts(decode, case), case.law()) > EXACT), None)
 
@@ -408,6 +411,9 @@ IN_OTHER_STYLES = [
     (U, "OF_PYTHON.random()"),
     (U, "IN_A_TUPLE[0].random()"),
     (U, "OF_A_MODULE.random(dtype=np.float32)"),
+    (U, "np.random.ranf()"),
+    (U, "np.random.random(3).astype(np.float32)[0]"),
+    (CHOICE, "np.argmax(np.random.multinomial(1, p, 1)[0])"),
     (TEST, f"1 - u <= {RATIO}"),
     (TEST, f"np.log(np.random.uniform(size=1)[0]) < np.log({RATIO})"),
     (TEST, f"-math.log(u) > -math.log(max({RATIO}, 1e-30))"),
@@ -419,6 +425,10 @@ IN_OTHER_STYLES = [
     (CHOICE, "np.argmax(np.log(p) + np.random.gumbel(size=len(p)))"),
     (CHOICE, "np.argmax(np.log(p) - np.log(-np.log(np.random.uniform(size=len(p)))))"),
     (CHOICE, "np.argmax(p / np.random.exponential(size=len(p)))"),
+    (CHOICE, "np.argsort(-(np.log(p) + np.random.gumbel(size=len(p))))[0]"),
+    (CHOICE, "max(range(len(p)), key=lambda i: np.log(p[i]) + np.random.gumbel())"),
+    (CHOICE, "min(range(len(p)), key=lambda i: random.expovariate(p[i]))"),
+    (CHOICE, "np.argpartition(np.random.exponential(size=len(p)) / p, 0)[0]"),
     (CHOICE, "np.argmax(np.log(p + 1e-20) - np.log(-np.log(np.random.uniform(size=len(p)) + 1e-20) + 1e-20))"),
     (CHOICE, "random.choices(range(len(p)), cum_weights=np.cumsum(p))[0]"),
     ("    while", "    rng, other = np.random.default_rng(3).spawn(2)\n    while", f"u = {U}", "u = rng.random()", CHOICE, "np.random.choice(np.arange(len(p)), p=p)"),
@@ -433,7 +443,67 @@ IN_OTHER_STYLES = [
     ("return x\n", "return tuple(x[T - N :])\n"),
     ("return x\n", "return np.array([x])\n"),
     ("return x\n", "yield from x\n"),
+    ("return x\n", "yield x[: T - N]\n    yield x[T - N :]\n"),
+    ("return x\n", "return {'ids': x, 'rate': 0.5}\n"),
+    ("return x\n", "return np.array(x), 0.5\n"),
+    ("return x\n", "return [*x, -1, -1]\n"),
+    ("def spec", "async def spec"),
+    ("def spec", "async def spec", "return x\n", "yield x[: T - N]\n    yield x[T - N :]\n"),
 ]  # fmt: skip
+
+PARAMETERS, OF_DRAFT, OF_TARGET = "target_model, N, K)", "draft_model(x_draft)[-1]", f"{FROM}[n - 1 :]"
+BEGIN = "    x, T"
+IN_OTHER_FORMS = [
+    # (what stands there, what stands there in another form)
+    (PARAMETERS, "target_model, N, K, generator)", f"u = {U}", "u = generator.random()"),
+    (PARAMETERS, "target_model, N, K, random_state)", f"u = {U}", "u = random_state.random()"),
+    (PARAMETERS, "target_model, N, K, seed)", BEGIN, "    rng = np.random.default_rng(seed)\n    x, T", f"u = {U}", "u = rng.random()"),
+    (PARAMETERS, "target_model, N, K, *more, eos=None, **others)"),
+    (PARAMETERS, "target_model, *, N, K=2)"),
+    ("x, draft_model, target_model, N, K)", "target_model, draft_model, x, max_new_tokens, gamma)", BEGIN, "    N, K = max_new_tokens, gamma\n    x, T"),
+    (PARAMETERS, "target_model, N, K, rng)", "draft_model", "draft"),
+    ("x, T", "x.append\n    x, T", OF_DRAFT, f"np.exp({OF_DRAFT})", FROM, f"np.exp({FROM})"),
+    (OF_DRAFT, "np.exp(draft_model(np.array([x_draft])).logits[0, -1])", FROM, "np.exp(target_model(x_draft).logits)"),
+    (OF_DRAFT, "draft_model(x_draft)", OF_TARGET, "np.array([target_model(x_draft[:m]) for m in range(n, n + len(p) + 1)])"),
+    ("[*x], len(x)", "[*x[0]], x.shape[1]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("replaced", IN_OTHER_FORMS)
+def test_a_right_loop_in_another_form_is_lossless(few_cases, replaced):
+    verdict = speculative.law(in_the_blogs_form(*replaced))
+    assert verdict.lossless, str(verdict)
+
+
+def test_a_class_is_called_and_its_objects_decode(few_cases):
+    class Drawer:
+        def __init__(self, seed=3):
+            self.rng = np.random.default_rng(seed)
+
+        def __call__(self, p):
+            return sampling.sample(p, self.rng)
+
+    assert speculative.law(Drawer).lossless
+
+
+def test_what_cannot_be_followed_in_its_own_way_is_not_judged_by_another(few_cases, monkeypatch):
+    """As logits its rows would have no random number to follow, and always the same token."""
+    monkeypatch.setattr(drawn, "SECONDS", 0)
+    monkeypatch.setattr(drawn, "ROUND", 10)
+    keys = "np.nan_to_num(np.log(p), nan=0.0) + np.random.gumbel(size=len(p))"
+    of_a_sort = f"sorted(range(len(p)), key=list({keys}).__getitem__)[-1]"
+    verdict = speculative.law(in_the_blogs_form(CHOICE, of_a_sort))
+    assert verdict.lossless is None, str(verdict)
+
+
+def test_the_distance_is_the_largest_that_was_seen(few_cases):
+    verdict = speculative.law(in_the_blogs_form(TEST, "True"))
+    decode = Form(in_the_blogs_form(TEST, "True")).decode
+    with followed(decode):
+        far = {case: distance(law_of_texts(decode, case), case.law()) for case in FEW_CASES}
+    assert verdict.distance == pytest.approx(max(far.values()))
+    assert verdict.distance > far[verdict.case]
+    assert f"the distance is up to {verdict.distance:.2g}" in str(verdict)
 
 
 @pytest.mark.parametrize("replaced", IN_OTHER_STYLES)
@@ -577,7 +647,7 @@ def test_only_what_is_computed_counts_as_slow(monkeypatch):
         return np.random.choice(len(p), p=p)
 
     with followed(waits_once):
-        law = law_of_texts(form_of(waits_once, {}).decode, CASES[0])
+        law = law_of_texts(Form(waits_once).decode, CASES[0])
     assert distance(law, CASES[0].law()) < EXACT
 
 
@@ -656,6 +726,15 @@ def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkey
     assert speculative.law(lambda p: np.random.choice(len(p), p=p)).lossless
     followed = tried[check_law.N_TRIED :]
     assert len(followed) == len({*followed}) == len({case.line for case in CASES})
+
+
+def test_a_case_of_too_many_paths_is_left_out_also_if_it_is_the_first(monkeypatch):
+    cases = [next(case for case in CASES if case.K == K) for K in (2, 1)]
+    monkeypatch.setattr(check_law, "CASES", cases)
+    coarsely = in_the_blogs_form(f"u = {U}", "u = np.random.randint(0, 200) / 200")
+    verdict = speculative.law(coarsely)
+    assert verdict.case == cases[1]
+    assert str(verdict).startswith("Not lossless: the distance")
 
 
 def test_a_loop_of_our_form_adds_exactly_n_tokens(few_cases):

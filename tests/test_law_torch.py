@@ -1,8 +1,12 @@
 """The law of programs that draw with PyTorch. The tests are skipped where it is not installed."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from test_law import planted
+from test_readme import fences
 
 import speculative
 from speculative.laws import check as check_law
@@ -147,6 +151,20 @@ def as_a_batch(target_with_bonus_probs, bonus_token_ids, draft_probs, draft_toke
 def test_the_forms_of_others(function):
     verdict = speculative.law(function)
     assert verdict.lossless, str(verdict)
+
+
+@pytest.mark.parametrize("fence", [0, 1])
+def test_the_forms_of_the_docs(fence, monkeypatch):
+    def rejection_sample(q, p, ids, bonus):
+        return as_a_batch(torch.cat([q, q[:, -1:]], 1), bonus, p, ids)
+
+    def sample_of_logits(ids, p, q):
+        return as_hugging_face(ids, p, ids.shape[1], q, False)[0]
+
+    monkeypatch.setitem(sys.modules, "engine.sampler", SimpleNamespace(rejection_sample=rejection_sample))
+    names = {"sample_of_logits": sample_of_logits}
+    exec(fences("docs/law.md")[fence], names)
+    assert speculative.law(names["rule"]).lossless
 
 
 def test_a_mistake_of_a_batch_is_seen():

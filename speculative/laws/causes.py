@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.laws.cases import Case
-from speculative.laws.forms import form_of
+from speculative.laws.forms import Form
 from speculative.laws.paths import EXACT, distance
 from speculative.laws.texts import law_of_texts
 from speculative.support.errors import UserError
@@ -112,7 +111,7 @@ def planted(source: str, name: str, *replaced: str) -> Callable:
     return defined[name]
 
 
-def other_rows(laws: dict[Case, dict]) -> str | None:
+def other_rows(laws: dict) -> str | None:
     """The cause, if the first token follows the target's row without its unlikely tokens, or at another temperature.
 
     At another temperature the logarithms of both rows, without their means, differ by a factor, which is the power.
@@ -138,39 +137,51 @@ def other_rows(laws: dict[Case, dict]) -> str | None:
     return "the tokens follow the target's rows without their unlikely tokens: a filter on one side" if is_cut else None
 
 
-def cause_of(decode: Callable, laws: dict[Case, dict], wrong: list[Case]) -> str | None:
+def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
     """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
     law is not the target's."""
+    if any(len(text) > case.N for case, law in laws.items() for text in law):
+        return "more than N tokens are added"
+    cases = telling_cases(laws, wrong)
+    if has_laws(decode, {case: case.law() for case in cases}, reseeds=False):
+        return "random numbers are used twice: a seed or a generator of the same seed begins again"
+    has_nan = any(() in law for law in laws.values())
+    # The blog's windows have always K drafts, ours end with the text; and in the blog's an empty residual is NaN.
+    for is_blogs in (True, False):
+        form = f"IS_BLOGS, HAS_NAN = {is_blogs}, {has_nan}"
+        causes = mistakes_with({case: laws[case] for case in cases}, "IS_BLOGS = HAS_NAN = True", form)
+        if 0 < len(causes) < 3:
+            return " or ".join(causes)
+    return None if has_nan else other_rows(laws)
+
+
+def telling_cases(laws: dict, wrong: list) -> list:
+    """The cases in which a mistake must have the same law: of each line the quickest, the wrong ones first."""
 
     def n_paths(case):
         """About how many paths a mistake takes, because each draft is one of 3 tokens, and is kept or gives way to one
         of the other 2."""
         return len(laws[case]) * 9**case.K
 
-    lines = defaultdict(list)  # the wrong cases first, then the others, each by its line of cases
+    lines = defaultdict(list)
     for case in sorted(laws, key=n_paths):
         lines[case not in wrong, case.line].append(case)
-    cases = [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
+    return [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
 
-    def has_laws(other: Callable, laws: dict[Case, dict], **how) -> bool:
-        try:
-            return all(distance(law_of_texts(other, case, **how), laws[case]) < EXACT for case in cases)
-        except UserError:  # this mistake cannot be made there
-            return False
 
-    if any(len(text) > case.N for case, law in laws.items() for text in law):
-        return "more than N tokens are added"
-    if has_laws(decode, {case: case.law() for case in cases}, reseeds=False):
-        return "random numbers are used twice: a seed or a generator of the same seed begins again"
-    has_nan = any(() in law for law in laws.values())
-    # The blog's windows have always K drafts, ours end with the text; and in the blog's an empty residual is NaN.
-    for is_blogs in (True, False):
-        form = ("IS_BLOGS = HAS_NAN = True", f"IS_BLOGS, HAS_NAN = {is_blogs}, {has_nan}")
-        causes = {}  # without those of the same name
-        for name, *replaced in MISTAKES:
-            loop = planted(LOOP, "speculative_sampling", *form, *replaced)
-            if has_laws(form_of(loop, {}).decode, laws):
-                causes[name] = True
-        if 0 < len(causes) < 3:
-            return " or ".join(causes)
-    return None if has_nan else other_rows(laws)
+def mistakes_with(laws: dict, *form: str) -> list:
+    """The names of the mistakes that have these laws. form: a text of LOOP, and what replaces it."""
+    causes = {}
+    for name, *replaced in MISTAKES:
+        loop = planted(LOOP, "speculative_sampling", *form, *replaced)
+        if has_laws(Form(loop).decode, laws):
+            causes[name] = True  # some have the same name
+    return [*causes]
+
+
+def has_laws(decode: Callable, laws: dict, reseeds: bool = True) -> bool:
+    """Whether this is how texts are decoded that have these laws."""
+    try:
+        return all(distance(law_of_texts(decode, case, reseeds=reseeds), law) < EXACT for case, law in laws.items())
+    except UserError:  # the mistake cannot be made there
+        return False

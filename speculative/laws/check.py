@@ -23,7 +23,7 @@ from typing import NamedTuple
 from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.causes import cause_of
 from speculative.laws.drawn import draw_texts
-from speculative.laws.forms import FORMS, Form, form_of
+from speculative.laws.forms import FORMS, Form
 from speculative.laws.paths import EXACT, NotAll, TooManyPaths, Walk, distance
 from speculative.laws.texts import MOST_PATHS, errors_as_lines, followed, law_of_texts
 from speculative.laws.words import counterexample, coverage, drawn_in_words
@@ -42,7 +42,6 @@ class Verdict(NamedTuple):
     distance: float  # the largest total variation distance from the target's law
     case: Case | None  # the one that goes wrong
     cause: str | None
-    covered: str  # the cases that were tried
     words: str  # as the command prints them
 
     def __str__(self) -> str:
@@ -82,6 +81,9 @@ def check_law(function: Callable) -> Verdict:
 
     Raises UserError if its parameters are none of FORMS, or if it raises an error.
     """
+    if isinstance(function, type):
+        with errors_as_lines():
+            function = function()
     had_torch = "torch" in sys.modules
     findings = follow_exactly(function)
     if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
@@ -93,24 +95,26 @@ def check_law(function: Callable) -> Verdict:
 
 def follow_exactly(function: Callable) -> Findings:
     """Follow every path of the cases. Raises UserError if the parameters are none of FORMS."""
-    findings = Findings(form_of(function, {}))
-    form = findings.form
+    findings = Findings(Form(function))
     try:
         with working("following every path", len(CASES), "case", delay=2) as bar, followed(function):
-            form.choose_way(lambda: is_right(form))
+            findings.form.choose_way(how_far)
             follow(findings, bar)
             if findings.wrong:
-                findings.cause = cause_of(form.decode, findings.laws, findings.wrong)
+                findings.cause = cause_of(findings.form.decode, findings.laws, findings.wrong)
     except UserError as error:
         findings.refusal = str(error)
     return findings
 
 
-def is_right(form: Form) -> bool:
-    """Whether the first cases have the target's laws, in the form's way. Raises UserError."""
-    first = in_rounds(CASES)[:N_TRIED]
-    laws = [law_of_texts(form.decode, case) for case in first]
-    return all(distance(law, case.law()) <= EXACT for law, case in zip(laws, first, strict=True))
+def how_far(decode: Callable) -> float:
+    """The largest distance of the first cases from the target's laws. Raises UserError."""
+    distances = [0.0]
+    for case in in_rounds(CASES)[:N_TRIED]:
+        with contextlib.suppress(TooManyPaths):
+            law = law_of_texts(decode, case)
+            distances.append(distance(law, case.law()))
+    return max(distances)
 
 
 def follow(findings: Findings, bar) -> None:
@@ -118,43 +122,40 @@ def follow(findings: Findings, bar) -> None:
     left_out = findings.form.left_out
     until = Walk.n_nodes + MOST_NODES
     lines: set[tuple] = set()
-    n_skipped = 0
     for case in in_rounds(CASES):
         bar.update(1)
-        if vocabulary(case) in left_out:
-            continue
-        if Walk.n_nodes > until and case.line in lines:
-            n_skipped += 1
+        is_dear = Walk.n_nodes > until and case.line in lines
+        if is_dear or vocabulary(case) in left_out:
             continue
         lines.add(case.line)  # also if it has too many paths: the next one of the line has more texts
-        try:
-            findings.add(case, law_of_case(case, findings))
-        except NotAll:
-            raise
-        except TooManyPaths:
-            n_skipped += 1
-        except UserError as error:
-            # It may be written for another vocabulary. Not for another than 3, because half of all cases have that.
-            is_left_out = findings.wrong or (findings.far and case.n_vocab != 3)
-            if not is_left_out:
-                raise
-            left_out[vocabulary(case)] = str(error)
+        with contextlib.suppress(TooManyPaths):
+            follow_case(case, findings)
     if not findings.far:
         raise UserError(f"each case has more than {MOST_PATHS:,} paths")
+    n_skipped = sum(case not in findings.far and vocabulary(case) not in left_out for case in CASES)
     if n_skipped:
         limits = f"more than {MOST_PATHS:,} paths, or {MOST_NODES:,} random numbers and calls in all"
         left_out[f"{n_skipped} cases"] = limits
 
 
-def law_of_case(case: Case, findings: Findings) -> dict:
-    """The law of a case. The first wrong one is asked for twice. Raises UserError, NotAll if it differs."""
+def follow_case(case: Case, findings: Findings) -> None:
+    """Add the law of a case, or leave out its vocabulary. The first wrong one is asked for twice. Raises UserError."""
     decode = findings.form.decode
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS  # fewer, once another case is wrong
-    law = law_of_texts(decode, case, most_paths)
-    is_first_wrong = not findings.wrong and distance(law, case.law()) > EXACT
-    if is_first_wrong and distance(law, law_of_texts(decode, case, most_paths)) > EXACT:
-        raise NotAll
-    return law
+    try:
+        law = law_of_texts(decode, case, most_paths)
+        is_first_wrong = not findings.wrong and distance(law, case.law()) > EXACT
+        if is_first_wrong and distance(law, law_of_texts(decode, case, most_paths)) > EXACT:
+            raise NotAll
+        findings.add(case, law)
+    except (NotAll, TooManyPaths):
+        raise
+    except UserError as error:
+        # It may be written for another vocabulary. Not for another than 3, because half of all cases have that.
+        is_left_out = findings.wrong or (findings.far and case.n_vocab != 3)
+        if not is_left_out:
+            raise
+        findings.form.left_out[vocabulary(case)] = str(error)
 
 
 def vocabulary(case: Case) -> str:
@@ -162,18 +163,17 @@ def vocabulary(case: Case) -> str:
 
 
 def in_words(findings: Findings) -> Verdict:
-    covered = coverage([*findings.far], findings.form.left_out)
+    furthest = max(findings.far.values())
     if not findings.wrong:
-        furthest = max(findings.far.values())
+        covered = coverage([*findings.far], findings.form.left_out)
         words = f"Lossless: {len(findings.far)} cases, largest distance {furthest:.0e}.\n{covered}"
-        return Verdict(True, furthest, None, None, covered, words)
+        return Verdict(True, furthest, None, None, words)
     smallest = [case for case in findings.wrong if case.line == findings.wrong[0].line]
     worst = max(smallest, key=findings.far.__getitem__)
-    far = findings.far[worst]
-    words = f"Not lossless: the distance is {far:.2g}.\n{counterexample(worst, findings.laws[worst])}"
+    words = f"Not lossless: the distance is up to {furthest:.2g}.\n{counterexample(worst, findings.laws[worst])}"
     if findings.cause:
         words += f"\nUsual cause: {findings.cause}."
-    return Verdict(False, far, worst, findings.cause, covered, words)
+    return Verdict(False, furthest, worst, findings.cause, words)
 
 
 def by_draws(function: Callable, findings: Findings) -> Verdict:
@@ -182,9 +182,9 @@ def by_draws(function: Callable, findings: Findings) -> Verdict:
         draws = draw_texts(function, findings.form)
     words = drawn_in_words(draws, findings.refusal)
     if not draws.wrong:
-        return Verdict(None, draws.least(), None, None, words, words)
+        return Verdict(None, draws.least(), None, None, words)
     far = distance(draws.law(), draws.wrong.law())
-    return Verdict(False, far, draws.wrong, None, words, words)
+    return Verdict(False, far, draws.wrong, None, words)
 
 
 # ---- The command -----------------------------------------------------------------------------------------------------
@@ -205,12 +205,17 @@ def function_in(path: str, name: str) -> Callable:
     file = Path(path if path.endswith(".py") else f"{path}.py")
     if not file.is_file():
         raise UserError(f"{file} is not a file: python -m speculative law FILE.py[:NAME]")
-    sys.path.insert(0, str(file.resolve().parent))
-    quiet = io.StringIO()
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), errors_as_lines():
-        defined = runpy.run_path(str(file), run_name="law")
+    defined = names_in(file)
     if not callable(defined.get(name)):
         functions = [key for key, thing in defined.items() if inspect.isfunction(thing) and thing.__module__ == "law"]
         hint = did_you_mean(name, functions)
         raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}{hint}")
     return defined[name]
+
+
+def names_in(file: Path) -> dict:
+    """What a file defines, which is run without a word. Raises UserError."""
+    sys.path.insert(0, str(file.resolve().parent))
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), errors_as_lines():
+        return runpy.run_path(str(file), run_name="law")

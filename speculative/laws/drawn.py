@@ -30,10 +30,10 @@ N_CASES = 2  # of each line
 class Draws:
     """Texts of each case, by number. The stand-ins of seeds ask for the number."""
 
-    def __init__(self, form: Form, cases: list[Case]):
+    def __init__(self, decode: Callable, cases: list[Case]):
+        self.decode = decode
         self.cases = cases
         self.counts: dict[Case, Counter] = {case: Counter() for case in cases}
-        self.programs = {case: program_of(form.decode, case) for case in cases}
         self.wrong: Case | None = None
         self.n_texts = 0  # of each case
         self.number = 0
@@ -41,6 +41,7 @@ class Draws:
 
     def draw(self, case: Case, n: int) -> None:
         """Draw n more texts."""
+        program = program_of(self.decode, case)
         for _ in range(n):
             self.number += 1
             TracedRandom.walk.begin([])
@@ -48,25 +49,29 @@ class Draws:
             random.seed(0)
             if torch := sys.modules.get("torch"):
                 torch.manual_seed(0)
-            text = self.programs[case](np.random.Generator(np.random.PCG64(self.stand_ins.seed("rng"))))
+            text = program(np.random.Generator(np.random.PCG64(self.stand_ins.seed("rng"))))
             self.counts[case][text] += 1
+
+    def draw_anew(self, case: Case, n: int) -> None:
+        self.counts[case].clear()
+        self.draw(case, n)
 
     def is_far(self, case: Case) -> bool:
         return sigmas(self.counts[case], case.law()) > SIGMAS
 
-    def are_right(self) -> bool:
-        """Whether new texts of a few cases follow the law."""
-        for case in self.cases[:N_CASES]:
-            self.counts[case].clear()
-            self.draw(case, ROUND)
-        return not any(map(self.is_far, self.cases[:N_CASES]))
+    def how_far(self, decode: Callable) -> float:
+        """0 if texts of a few cases, decoded in this way, follow the law, else 1."""
+        self.decode = decode
+        few = self.cases[:N_CASES]
+        for case in few:
+            self.draw_anew(case, ROUND)
+        return float(any(map(self.is_far, few)))
 
     def is_far_twice(self, case: Case) -> bool:
         """Whether neither its texts follow the law, nor as many new ones."""
         if not self.is_far(case):
             return False
-        self.counts[case].clear()
-        self.draw(case, self.n_texts)
+        self.draw_anew(case, self.n_texts)
         return self.is_far(case)
 
     def are_constant(self) -> bool:
@@ -85,10 +90,11 @@ class Draws:
 
 def draw_texts(function: Callable, form: Form) -> Draws:
     """Draw as many texts as there is time for. Raises UserError if the function does."""
-    draws = Draws(form, [case for case in in_rounds(CASES) if case.number < N_CASES and case.n_vocab < 64])
+    draws = Draws(form.decode, [case for case in in_rounds(CASES) if case.number < N_CASES and case.n_vocab < 64])
     until = time.monotonic() + SECONDS
     with followed(function, draws.stand_ins):
-        form.choose_way(draws.are_right)
+        form.choose_way(draws.how_far)
+        draws.decode = form.decode
         for counts in draws.counts.values():
             counts.clear()
         while not draws.n_texts or (draws.n_texts < MOST_TEXTS and time.monotonic() < until):
@@ -127,9 +133,9 @@ def detectable(case: Case, n: int) -> float:
     """
     n_usual = sum(n * q >= USUAL for q in case.law().values())
     freedom = max(1, n_usual)
-    limit = SIGMAS * np.sqrt(2 * freedom)
-    # What is added is `limit` and POWER standard deviations, whose variance is 2 (freedom + 2 added): a quadratic.
-    middle = limit + 2 * POWER**2
-    width = middle**2 - limit**2 + 2 * POWER**2 * freedom
-    added = middle + np.sqrt(width)
+    least = SIGMAS * np.sqrt(2 * freedom)
+    added = least
+    for _ in range(50):  # until it exceeds the least by POWER of its own standard deviations
+        variance = 2 * (freedom + 2 * added)
+        added = least + POWER * np.sqrt(variance)
     return float(np.sqrt(added / n) / 2)

@@ -1,4 +1,7 @@
-"""The forms that a sampler may have, told by the names of its parameters, and how each decodes a text."""
+"""The forms that a sampler may have, told by the names of its parameters, and how each decodes a text.
+
+decode(draft, target, case, rng) -> the tokens after the prompt. A form may have several: ways of which one is right.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -12,8 +15,8 @@ from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
 from speculative.drafters.user import as_drafter
 from speculative.filters import GREEDY
-from speculative.laws.models import WAYS, AnyModel, Way, ways
-from speculative.laws.paths import TooManyPaths
+from speculative.laws.models import AnyModel, Way, ways
+from speculative.laws.paths import EXACT, NotAll, TooManyPaths
 from speculative.laws.texts import ids_of
 from speculative.laws.traced import NoDistribution
 from speculative.rules import with_arrays
@@ -22,60 +25,69 @@ from speculative.support.errors import UserError, first_line
 
 FORMS = """\
 speculative_sampling(x, draft_model, target_model, N, K)   the blog's: its models return a row for each token of x, or
-                                                           logits in .logits, and keep a cache; x is an array, a list,
-                                                           or a tensor [n] or [1, n]; rng may follow
+                                                           logits in .logits, and keep a cache, or the next row alone;
+                                                           x is an array, a list, or a tensor, [n] or [1, n];
+                                                           max_new_tokens may be N's name, gamma K's
 speculative_sampling(x, draft, target_model, N, K, rng)    ours, which yields Steps
-a rule (proposal, q, rng), a drafter (x, k), sample(p), sample(p, rng), max_fn(x)
+a rule (proposal, q, rng), a drafter (x, k), sample(p), max_fn(x)
 (candidate_input_ids, candidate_logits, candidate_length, new_logits, is_done)   a rule, as Hugging Face calls it
 (draft_token_ids, draft_probs, target_probs, bonus_token_ids, ...)               a rule, as vLLM calls it: [batch, K],
-                                                           or flat, if num_draft_tokens is among its parameters"""
+                                                           or flat, if num_draft_tokens is among its parameters
+
+A loop, a rule and sample may take rng, or generator, random_state, seed, or JAX's key."""
+HUGGING_FACE = {"candidate_input_ids", "candidate_logits", "candidate_length", "new_logits"}
+PARTS = ("x", "draft", "target_model")
+RANDOM = ("rng", "seed", "key")
+OUR_NAMES = {
+    **dict.fromkeys(("max_new_tokens", "num_tokens", "n_tokens", "n_tokens_to_generate"), "N"),
+    **dict.fromkeys(("k", "gamma", "lookahead", "num_speculative_tokens"), "K"),
+    **dict.fromkeys(("generator", "gen", "random_state"), "rng"),
+    "probs": "p",
+}
 
 
-class Form:
-    """A function that decodes a text. Its way is that of its models."""
+class Function:
+    """Somebody's function, whose parameters are told by their names."""
 
-    way: Way = WAYS[0]
-
-    def __init__(self, function: Callable, names: list[str], left_out: dict):
+    def __init__(self, function: Callable):
         self.function = function
-        self.names = names
-        self.left_out = left_out  # gets what is left out, and why
+        self.names: dict[str, str] = {}  # {a parameter: our name for it}
+        for name, about in inspect.signature(function).parameters.items():
+            ours = OUR_NAMES.get(name, name)
+            is_needed = about.default is about.empty and about.kind not in (about.VAR_POSITIONAL, about.VAR_KEYWORD)
+            if is_needed or name == "rng" or ours in ("N", "K"):
+                self.names[name] = ours
 
-    def more(self, rng) -> list:
-        """The generator, if the function takes it."""
-        return [rng] if "rng" in self.names else []
+    def __call__(self, rng, **given) -> Any:
+        """Call it with those of these values, by our names, that it takes. Raises UserError if it takes more."""
+        given |= {"rng": rng, "seed": 0}
+        if "key" in self.names:
+            import jax
 
-    def decode(self, draft, target, case, rng) -> list[int]:
-        """The tokens after the prompt."""
-        raise NotImplementedError
-
-    def choose_way(self, is_right: Callable[[], bool]) -> None:
-        """Take the first way with which it is right, else the first without an error. Raises UserError if none is."""
-        errors: list[UserError] = []
-        without_error: list[Way] = []
-        for way in ways():
-            self.way = way
-            try:
-                if is_right():
-                    return
-                without_error.append(way)
-            except UserError as error:
-                errors.append(error)
-        if not without_error:
-            raise errors[0]
-        self.way = without_error[0]
+            given["key"] = jax.random.PRNGKey(0)
+        missing = self.names.values() - given.keys()
+        if missing:
+            raise UserError(f"there is no value for the parameter {min(missing)}")
+        return self.function(**{name: given[ours] for name, ours in self.names.items()})
 
 
-class Blogs(Form):
-    """speculative_sampling(x, draft_model, target_model, N, K)."""
+# ---- Decoders --------------------------------------------------------------------------------------------------------
+
+
+class AsBlogs:
+    """Decodes by speculative_sampling(x, draft_model, target_model, N, K)."""
 
     has_prompt: bool | None = None  # whether the text is returned with its prompt, as the first one shows
 
-    def decode(self, draft, target, case, rng):
+    def __init__(self, function: Function, way: Way):
+        self.function = function
+        self.way = way
+
+    def __call__(self, draft, target, case, rng) -> list:
         x = self.way.text(case.prompt)
         models = [AnyModel(model, case.n_vocab, self.way) for model in (draft, target)]
-        returned = self.function(x, *models, case.N, case.K, *self.more(rng))
-        text = ids_of(returned, case.n_vocab)
+        parts = dict(zip(PARTS, [x, *models], strict=True))
+        text = ids_of(self.function(rng, **parts, N=case.N, K=case.K), case.n_vocab)
         if self.has_prompt is None:
             self.has_prompt = text[: case.n_prompt] == case.prompt
         text = text[case.n_prompt :] if self.has_prompt else text
@@ -84,179 +96,188 @@ class Blogs(Form):
         return text[: case.N]  # a window may end behind them
 
 
-class OneByOne(Form):
-    """sample(p)."""
-
-    def decode(self, draft, target, case, rng):
-        text: list[int] = []
-        for _ in range(case.N):
-            row = target([*case.prompt, *text], 1)[0]  # [n_vocab]
-            text += ids_of(self.function(row, *self.more(rng)), case.n_vocab)
-        return text
+def one_by_one(function: Function, draft, target, case, rng) -> list:
+    """The text of sample(p)."""
+    text: list = []
+    for _ in range(case.N):
+        row = target([*case.prompt, *text], 1)[0]  # [n_vocab]
+        text += ids_of(function(rng, p=row), case.n_vocab)
+    return text
 
 
-class Loop(Form):
-    """A loop of our form, which yields Steps."""
-
-    @property
-    def loop(self) -> Callable:
-        return self.function
-
-    def drafter(self, draft, context: Context) -> Callable:
-        return model_drafter(lambda x: draft(x, 1), context.rng)
-
-    def decode(self, draft, target, case, rng):
-        propose = self.drafter(draft, Context(case.n_vocab, rng, GREEDY, False, {}))
-        steps = self.loop(case.prompt, propose, lambda x, n_last=1: target(x, n_last), case.N, case.K, rng)
-        return [token for step in steps for token in step.tokens]
+def of_model(draft, context: Context) -> Callable:
+    return model_drafter(lambda x: draft(x, 1), context.rng)
 
 
-class Drafter(Loop):
-    """A drafter (x, k), in our loop."""
+def in_steps(loop: Function, drafter: Callable, draft, target, case, rng) -> list:
+    """The text of a loop that yields Steps. drafter(draft, context) -> propose(x, k)"""
+    propose = drafter(draft, Context(case.n_vocab, rng, GREEDY, False, {}))
+    models = {"draft": propose, "target_model": lambda x, n_last=1: target(x, n_last)}
+    steps = loop(rng, x=case.prompt, **models, N=case.N, K=case.K)
+    return [token for step in steps for token in step.tokens]
 
-    loop = staticmethod(speculative_sampling)
 
-    def drafter(self, draft, context):
-        return as_drafter(self.function).chain(context)
+def with_rule(rule: Callable, left_out: dict) -> Callable:
+    """Decode by our loop with a rule(proposal, q, rng) of somebody's."""
 
-
-class Rule(Loop):
-    """A rule (proposal, q, rng), in our loop."""
-
-    @property
-    def loop(self):
-        return partial(speculative_sampling, accept=self.accept)
-
-    def accept(self, proposal, q, rng):  # q [m + 1, n_vocab]
+    def accept(proposal, q, rng):  # q [m + 1, n_vocab]
+        n_vocab = q.shape[1]
         try:
-            return self.tokens(with_arrays(proposal, q.shape[1]), q, rng)
+            return ids_of(rule(with_arrays(proposal, n_vocab), q, rng), n_vocab)
         except Exception as error:  # our loop ends with a window of no drafts, which others do not have
             if len(proposal.tokens) or isinstance(error, NoDistribution | TooManyPaths):
                 raise
-            self.left_out.setdefault("windows without a draft", first_line(error))
+            left_out.setdefault("windows without a draft", first_line(error))
             return [sample(q[-1], rng)]
 
-    def tokens(self, proposal: Proposal, q, rng) -> list[int]:
-        return ids_of(self.function(proposal, q, rng), q.shape[1])
+    return partial(in_steps, Function(partial(speculative_sampling, accept=accept)), of_model)
 
 
-class Residual(Rule):
-    """max_fn(x), in the paper's rule."""
-
-    def tokens(self, proposal, q, rng):
-        for i, j in enumerate(proposal.tokens):
-            p = proposal.p[i]  # [n_vocab]
-            if rng.random() >= q[i][j] / p[j]:
-                rest = self.function(q[i] - p)  # [n_vocab]
-                own = rng.choice(len(rest), p=rest)
-                return [*proposal.tokens[:i], own]
-        return [*proposal.tokens, sample(q[-1], rng)]
+# ---- Rules -----------------------------------------------------------------------------------------------------------
 
 
-class WithParameters(Rule):
-    """A rule that is called with other parameters than ours, told by their names."""
-
-    def tokens(self, proposal, q, rng):
-        if not len(proposal.tokens):
-            raise UserError("it is not called without a draft")
-        given = self.given(proposal, q, rng)
-        result = self.function(*(given[name] for name in self.names))
-        return ids_of(self.in_result(result), q.shape[1])
-
-    def given(self, proposal: Proposal, q, rng) -> dict[str, Any]:
-        """The parameters by name."""
-        raise NotImplementedError
-
-    def in_result(self, result):
-        """The tokens in what it returned."""
-        return result[0] if isinstance(result, tuple) else result
+def as_ours(function: Function, proposal: Proposal, q, rng) -> Any:
+    return function(rng, proposal=proposal, q=q)
 
 
-class OfHuggingFace(WithParameters):
-    """A rule with the parameters of Hugging Face's: logits of one text, and the text so far with its drafts."""
-
-    def given(self, proposal, q, rng):
-        return {
-            "candidate_input_ids": as_given([[0, *proposal.tokens]]),  # [1, n + m]
-            "candidate_logits": as_given(np.log(proposal.p)[None]),  # [1, m, n_vocab]
-            "candidate_length": len(proposal.tokens),
-            "new_logits": as_given(np.log(q)[None]),  # [1, m + 1, n_vocab]
-            "is_done": False,
-            "is_done_candidate": False,
-        }
+def with_residual(max_fn: Callable, proposal: Proposal, q, rng) -> list:
+    """The paper's rule with somebody's max_fn(x)."""
+    for i, j in enumerate(proposal.tokens):
+        p = proposal.p[i]  # [n_vocab]
+        if rng.random() >= q[i][j] / p[j]:
+            rest = max_fn(q[i] - p)  # [n_vocab]
+            own = rng.choice(len(rest), p=rest)
+            return [*proposal.tokens[:i], own]
+    return [*proposal.tokens, sample(q[-1], rng)]
 
 
-class OfVllm(WithParameters):
-    """A rule with the parameters of vLLM's: probabilities of a batch, and the bonus token drawn in advance.
+def as_hugging_face(function: Function, proposal: Proposal, q, rng) -> Any:
+    """The tokens of a rule with the parameters of Hugging Face's: logits of one text, and the text so far with its
+    drafts."""
+    m = drafts_in(proposal)
+    return function(
+        rng,
+        candidate_input_ids=tensor_of([[0, *proposal.tokens]]),  # [1, n + m]
+        candidate_logits=tensor_of(np.log(proposal.p)[None]),  # [1, m, n_vocab]
+        candidate_length=m,
+        new_logits=tensor_of(np.log(q)[None]),  # [1, m + 1, n_vocab]
+        is_done=False,
+        is_done_candidate=False,
+    )
+
+
+def as_vllm(function: Function, proposal: Proposal, q, rng) -> Any:
+    """The tokens of a rule with the parameters of vLLM's: probabilities of a batch, and the bonus token drawn before.
 
     If it is flat, the rows of all texts follow each other, and another text comes first, of whose draft both are sure.
     """
-
-    def given(self, proposal, q, rng):
-        ids, p, q_drafts = proposal.tokens[None], proposal.p[None], q[None, :-1]  # [1, m], [1, m, n_vocab] twice
-        bonus = [[sample(q[-1], rng)]]  # [batch, 1]
-        counts = [len(proposal.tokens)]  # [batch]
-        if {"num_draft_tokens", "cu_num_draft_tokens"} & {*self.names}:
-            sure = GREEDY(q[:1])  # [1, n_vocab]
-            first = int(np.argmax(sure))
-            ids, p, q_drafts = np.append(first, ids), np.concatenate([sure, p[0]]), np.concatenate([sure, q[:-1]])
-            bonus, counts = [[first], *bonus], [1, *counts]
-        about = SimpleNamespace(all_greedy=False, all_random=True, generators={}, top_k=None, top_p=None)
-        about.temperature = as_given(np.ones(len(counts), np.float32))
-        return {
-            "draft_token_ids": as_given(ids),
-            "num_draft_tokens": counts,
-            "max_spec_len": max(counts),
-            "cu_num_draft_tokens": as_given(np.cumsum(counts)),
-            "draft_probs": as_given(p),
-            "target_probs": as_given(q_drafts),
-            "target_with_bonus_probs": as_given(q[None]),
-            "bonus_token_ids": as_given(bonus),
-            "sampling_metadata": about,
-            "seeded_seqs": None,
-        }
-
-    def in_result(self, result):
-        tokens = np.ravel(np.asarray(result)[-1]).tolist()  # [K + 1], -1 after the end
-        return tokens[: tokens.index(-1)] if -1 in tokens else tokens
+    counts = [drafts_in(proposal)]  # [batch]
+    ids, p, q_drafts = proposal.tokens[None], proposal.p[None], q[None, :-1]  # [1, m], [1, m, n_vocab] twice
+    bonus = [[sample(q[-1], rng)]]  # [batch, 1]
+    if {"num_draft_tokens", "cu_num_draft_tokens"} & function.names.keys():
+        sure = GREEDY(q[:1])  # [1, n_vocab]
+        first = int(np.argmax(sure))
+        ids = np.append(first, ids)  # [1 + m]
+        p = np.concatenate([sure, p[0]])  # [1 + m, n_vocab]
+        q_drafts = np.concatenate([sure, q[:-1]])  # [1 + m, n_vocab]
+        bonus, counts = [[first], *bonus], [1, *counts]
+    about = SimpleNamespace(all_greedy=False, all_random=True, generators={}, top_k=None, top_p=None)
+    about.temperature = tensor_of(np.ones(len(counts), np.float32))
+    result = function(
+        rng,
+        draft_token_ids=tensor_of(ids),
+        num_draft_tokens=counts,
+        max_spec_len=max(counts),
+        cu_num_draft_tokens=tensor_of(np.cumsum(counts)),
+        draft_probs=tensor_of(p),
+        target_probs=tensor_of(q_drafts),
+        target_with_bonus_probs=tensor_of(q[None]),
+        bonus_token_ids=tensor_of(bonus),
+        sampling_metadata=about,
+        seeded_seqs=None,
+    )
+    return np.asarray(result)[-1]  # [K + 1], -1 after the end
 
 
-def as_given(numbers) -> Any:
+def drafts_in(proposal: Proposal) -> int:
+    """The number of drafts. Raises UserError if there is none."""
+    if not len(proposal.tokens):
+        raise UserError("it is not called without a draft")
+    return len(proposal.tokens)
+
+
+def tensor_of(numbers) -> Any:
     import torch
 
     return torch.from_numpy(np.array(numbers))
 
 
-HUGGING_FACE = {"candidate_input_ids", "candidate_logits", "candidate_length", "new_logits"}
+# ---- Forms -----------------------------------------------------------------------------------------------------------
 
 
-def form_of(function: Callable, left_out: dict) -> Form:
-    """The function in its form. left_out: gets what is left out, and why. Raises UserError if its parameters are none
-    of FORMS."""
-    parameters = inspect.signature(function).parameters
-    names = [n for n, about in parameters.items() if about.default is about.empty or n in ("N", "K", "rng")]
-    kind = kind_of(names)
-    if not kind:
-        given = ", ".join(names)
-        raise UserError(f"the parameters ({given}) are not those of a sampler: see python -m speculative law")
-    return kind(function, names, left_out)
+class Form:
+    """A function that decodes a text."""
+
+    def __init__(self, function: Callable):
+        """Raises UserError if its parameters are none of FORMS."""
+        self.left_out: dict[str, str] = {}  # {what is left out: why}
+        self.decoders = decoders_of(Function(function), self.left_out)
+        self.decode = self.decoders[0]
+
+    def choose_way(self, how_far: Callable) -> None:
+        """Take the first way that is right, else the one that is least wrong. how_far(decode) -> a distance
+
+        Raises UserError if all have errors, or if one before them, which could be right, cannot be followed.
+        """
+        distances: dict = {}
+        errors: list = []
+        refusals: list = []
+        for decode in self.decoders:
+            try:
+                distances[decode] = how_far(decode)
+                if distances[decode] <= EXACT:
+                    break
+            except UserError as error:
+                is_refusal = isinstance(error, NotAll) or isinstance(error.__cause__, UserError)
+                if not distances:
+                    (refusals if is_refusal else errors).append(error)
+        best = min(distances, key=distances.__getitem__, default=None)
+        if best is None or (refusals and distances[best] > EXACT):
+            raise (refusals or errors)[0]
+        self.decode = best
 
 
-def kind_of(names: list[str]) -> type[Form] | None:
-    """The form with these parameters."""
+def decoders_of(function: Function, left_out: dict) -> list:
+    """How a function with these parameters decodes. Raises UserError if they are none of FORMS."""
+    names = [ours for ours in function.names.values() if ours not in RANDOM]
+    if len(names) == 5 and "N" in names and "K" in names:
+        return decoders_of_loop(function)
     match names:
-        case [_, _, _, "N", "K"] | [_, "draft_model", _, "N", "K", "rng"]:
-            return Blogs
-        case [_, _, _, "N", "K", "rng", *_]:
-            return Loop
-        case ["proposal", "q", "rng"]:
-            return Rule
-        case ["x", "k", *_]:
-            return Drafter
-        case ["p"] | ["p", "rng"]:
-            return OneByOne
+        case ["x", "K"]:
+            drafter = as_drafter(function.function)
+            return [partial(in_steps, Function(speculative_sampling), lambda draft, context: drafter.chain(context))]
+        case ["p"]:
+            return [partial(one_by_one, function)]
+        case ["proposal", "q"]:
+            rule = partial(as_ours, function)
         case ["x"]:
-            return Residual
-    if {*names} >= HUGGING_FACE:
-        return OfHuggingFace
-    return OfVllm if "draft_token_ids" in names else None
+            rule = partial(with_residual, function.function)
+        case _ if {*names} >= HUGGING_FACE:
+            rule = partial(as_hugging_face, function)
+        case _ if "draft_token_ids" in names:
+            rule = partial(as_vllm, function)
+        case _:
+            given = ", ".join(function.names)
+            raise UserError(f"the parameters ({given}) are not those of a sampler: see python -m speculative law")
+    return [with_rule(rule, left_out)]
+
+
+def decoders_of_loop(function: Function) -> list:
+    """The ways of the blog's form, after ours if it may be that. Its parameters may have another order."""
+    parts = [name for name, ours in function.names.items() if ours not in ("N", "K", *RANDOM)]
+    parts.sort(key=lambda name: ("draft" in name) + 2 * ("target" in name))
+    function.names |= zip(parts, PARTS, strict=True)
+    decoders: list = [AsBlogs(function, way) for way in ways()]
+    if "rng" in function.names and "draft_model" not in parts:
+        decoders.insert(0, partial(in_steps, function, of_model))
+    return decoders

@@ -1,8 +1,8 @@
 """The random models of a case in the forms that people's models have.
 
-A text comes as a list, an array, or a tensor [n] or [1, n]. A model returns a row for each token that it is given:
-probabilities, as in the blog, or logits. What it returns as a tensor also has `.logits` and `.past_key_values`, as in
-Hugging Face's library.
+A text comes as a list, an array or a tensor, [n] or [1, n]. A model returns a row for each token that it is given, or
+the last row alone: probabilities, as in the blog, or logits. What it returns also has `.logits`, and as a tensor
+`.past_key_values`, as in Hugging Face's library.
 """
 
 import sys
@@ -25,24 +25,37 @@ class Way(NamedTuple):
     """How a text is given, and what a model returns."""
 
     text: Callable  # text(ids) -> x
-    returns_logits: bool
+    has_logits: bool = False
+    has_one_row: bool = False
     needs_torch: bool = False
 
 
 WAYS = (
-    Way(np.array, False),
-    Way(list, False),
-    Way(tensor, False, True),
-    Way(lambda ids: tensor(ids, 1), False, True),
-    Way(lambda ids: tensor(ids, 1), True, True),
-    Way(tensor, True, True),
-    Way(np.array, True),
+    Way(np.array),
+    Way(list),
+    Way(tensor, needs_torch=True),
+    Way(lambda ids: tensor(ids, 1), needs_torch=True),
+    Way(lambda ids: tensor(ids, 1), has_logits=True, needs_torch=True),
+    Way(tensor, has_logits=True, needs_torch=True),
+    Way(np.array, has_logits=True),
+    Way(list, has_logits=True),
+    Way(list, has_one_row=True),
+    Way(lambda ids: np.array([ids])),
+    Way(lambda ids: np.array([ids]), has_logits=True),
 )
 
 
 def ways() -> list[Way]:
     """Those that can be tried."""
     return [way for way in WAYS if "torch" in sys.modules or not way.needs_torch]
+
+
+class Rows(np.ndarray):
+    """Logits [n, n_vocab] or [batch, n, n_vocab], as an array and as its attribute."""
+
+    @property
+    def logits(self) -> np.ndarray:
+        return np.asarray(self)
 
 
 class AnyModel:
@@ -62,20 +75,26 @@ class AnyModel:
 
     def __call__(self, x=None, n_last: Any = 0, **named) -> Any:
         x = named.get("input_ids") if x is None else x
-        if not is_tensor(x):
-            return self.returned(self.model(x, n_last))
+        n_last = n_last if isinstance(n_last, int) else 0
+        if is_tensor(x):
+            return self.of_tensor(x, n_last, named.get("past_key_values"))
+        if np.ndim(x) < 2:
+            return self.returned(self.model(x, n_last))  # of [n, n_vocab]
+        texts = [self.model(text, n_last) for text in x]
+        return self.returned(np.stack(texts))  # of [batch, n, n_vocab]
+
+    forward = __call__
+
+    def of_tensor(self, x, n_last: int, cache) -> Any:
         from speculative.laws.outputs import Output, tokens_in
 
-        cache = named.get("past_key_values")
-        n_last = n_last if isinstance(n_last, int) else 0
         texts = []
         for new in x.reshape(-1, x.shape[-1]).tolist():
             before = tokens_in(cache, new)
             texts.append(self.model([*before, *new], n_last or len(new)))
-        rows = np.stack(texts) if x.dim() > 1 else texts[0]  # [1, n, n_vocab] or [n, n_vocab]
+        rows = np.stack(texts) if x.dim() > 1 else texts[0]  # [batch, n, n_vocab] or [n, n_vocab]
         return Output.of(rows, self.returned(rows), x, cache)
 
-    forward = __call__
-
-    def returned(self, rows: np.ndarray) -> np.ndarray:
-        return np.log(rows) if self.way.returns_logits else rows
+    def returned(self, rows: np.ndarray) -> np.ndarray:  # [..., n, n_vocab]
+        rows = rows[..., -1, :] if self.way.has_one_row else rows
+        return np.log(rows).view(Rows) if self.way.has_logits else rows

@@ -73,6 +73,26 @@ def winners(numbers: dict[int, UnknownNumber], k: int) -> list[int]:
     return places
 
 
+def is_first(number: UnknownNumber, other: UnknownNumber, is_larger: bool) -> bool:
+    """Fork: whether a number is larger than another one, or smaller. As in Python's max, the winner may go on to the
+    next one: it came before all whom it has beaten, so its rate is the sum of theirs. Raises UserError."""
+    sign = () if is_larger else (Computed(np.negative),)
+    sides = []
+    for duellist in (number, other):
+        u = duellist.u
+        if not (u.is_new or u.beaten):
+            raise UserError("random numbers that were compared before are compared with each other")
+        sides.append(u.beaten or [(*duellist.steps, *sign)])
+    first = sides[0][0]
+    rates = [sum(rate(first, steps) for steps in side) for side in sides]
+    taken = likely(number.u.branch, rates)
+    for duellist in (number, other):
+        duellist.u.is_spent = True
+        duellist.u.beaten = []
+    (number, other)[taken].u.beaten = sides[0] + sides[1]
+    return taken == 0
+
+
 @cache
 def rate(steps: tuple, others: tuple) -> float:
     """The time of the other number over that of the first, where they are equal: the rate of the other, if that of the

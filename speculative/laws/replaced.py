@@ -72,7 +72,8 @@ class Followed(StandIns):
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))
         of_numpy = self.of(np.random.mtrand._rand)  # type: ignore[attr-defined]
-        self.add(np.random.seed, of_numpy.seed)
+        for name in ("seed", "sample", "ranf"):
+            self.add(getattr(np.random, name), getattr(of_numpy, name))
 
     def of(self, thing):
         """The stand-in of a generator, too, or of its method. All functions of np.random and random are methods."""
@@ -92,7 +93,8 @@ class Salted(StandIns):
     def __init__(self, salt: Callable) -> None:
         """salt() -> a number, another one in each text."""
         self.salt = salt
-        seeded = (np.random.default_rng, random.seed, np.random.seed)
+        keys = [thing for name, thing in vars(jax_random()).items() if name in ("key", "PRNGKey")]
+        seeded = (np.random.default_rng, random.seed, np.random.seed, *keys)
         functions = {function: self.salted(function) for function in seeded}
         kinds = {kind: self.salted_class(kind) for kind in OF_TYPES if kind is not np.random.Generator}
         super().__init__(functions | kinds)

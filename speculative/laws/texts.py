@@ -1,13 +1,16 @@
 """The law of the texts of a decoder, whatever it does: errors, endless loops and odd results become one line."""
 
+import asyncio
 import contextlib
+import inspect
 import io
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +51,10 @@ def quietly() -> Iterator[None]:
 
     def stop(number, frame):
         if np.any(clocks() - TracedRandom.walk.began > MOST_SECONDS):  # each second again, if the code catches it
-            raise UserError(f"no progress: one text takes more than {MOST_SECONDS[0]} s")
+            most, most_waiting = MOST_SECONDS
+            raise UserError(
+                f"no progress: one text computes for more than {most} s, or takes more than {most_waiting} s"
+            )
 
     TracedRandom.walk = Walk()  # whose path begins now
     quiet = io.StringIO()
@@ -107,10 +113,33 @@ def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: 
 
 
 def ids_of(result, n_vocab: int) -> list[int]:
-    """The ids of what a function returned: one, a list, a generator, an array or a tensor. Raises UserError."""
-    result = [*result] if hasattr(result, "__iter__") and np.ndim(result) < 2 else result
+    """The ids of what a function returned: one, a list, a generator, an array or a tensor, with -1 after the end; or a
+    list of lists, or a tuple or dict that begins with them. Raises UserError."""
+    result = unpacked(result)
     with contextlib.suppress(*NOT_IDS):
         ids = whole_numbers(np.ravel(result))
+        ids = ids[: ids.index(-1)] if -1 in ids else ids
         if ids and all(0 <= token < n_vocab for token in ids):
             return ids
     raise UserError(f"it returned {result!r:.60}, not ids below {n_vocab}")
+
+
+def unpacked(result) -> Any:
+    """What holds the ids in a result."""
+    if inspect.isasyncgen(result):
+        result = collected(result)
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
+    if isinstance(result, dict):
+        result = tuple(result.values())
+    if isinstance(result, tuple) and np.ndim(result[0]):  # with a rate of acceptance, for instance
+        result = result[0]
+    if hasattr(result, "__iter__") and not hasattr(result, "ndim"):
+        result = [*result]
+        if result and hasattr(result[0], "__len__"):  # windows
+            result = np.concatenate([np.ravel(part) for part in result])
+    return result
+
+
+async def collected(parts: AsyncIterator) -> list:
+    return [part async for part in parts]

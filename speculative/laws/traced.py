@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
-from speculative.laws.races import largest
+from speculative.laws.races import is_first, largest, largest_first
 from speculative.laws.unknown import Numbers, UnknownNumber
 from speculative.support.errors import UserError
 
 Numbers.largest = staticmethod(largest)
+Numbers.largest_first = staticmethod(largest_first)
+UnknownNumber.is_first = staticmethod(is_first)
 
 
 class NoDistribution(Exception):
@@ -137,8 +139,11 @@ class TracedRandom:
         low, high = (0, low) if high is None else (low, high)
         return self.choice(np.arange(low, high + endpoint), size)
 
-    def multinomial(self, n, pvals):
-        return np.bincount(self.choice(len(pvals), n, p=pvals), minlength=len(pvals))
+    def multinomial(self, n, pvals, size=()):
+        counts = np.empty((*np.atleast_1d(size).astype(int), len(pvals)), int)
+        for row in counts.reshape(-1, len(pvals)):
+            row[:] = np.bincount(self.choice(len(pvals), n, p=pvals), minlength=len(pvals))
+        return counts
 
 
 class OfRandomState(TracedRandom):
@@ -146,6 +151,7 @@ class OfRandomState(TracedRandom):
 
     family = "RandomState"
     randint = TracedRandom.integers
+    sample = ranf = TracedRandom.random
 
 
 class OfPython(TracedRandom):

@@ -32,6 +32,7 @@ class Uniform:
         self.branch = branch
         self.low, self.high = 0.0, 1.0
         self.is_spent = False  # in a race: its law is not uniform any more
+        self.beaten: list = []  # the steps of those that it came before in duels, and its own
 
     def part(self, edges) -> int:  # [n + 1], from 0 to 1 -> i if u is in [edges[i], edges[i + 1])
         """Fork: u is in one of the parts between the edges. Raises UserError if it was in a race."""
@@ -103,10 +104,14 @@ def switch(steps: tuple) -> float:
     return float(high)
 
 
+DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)
+
+
 class UnknownNumber(NDArrayOperatorsMixin):
     """A random number: a function of a Uniform, which rises or falls."""
 
     tensor_of: Callable  # tensor_of(array) -> a tensor of PyTorch, while that is followed
+    is_first: Callable  # is_first(number, other, is_larger) -> bool, as races.py says
 
     def __init__(self, u: Uniform, steps: tuple[Computed, ...] = ()):
         self.u = u
@@ -137,6 +142,8 @@ class UnknownNumber(NDArrayOperatorsMixin):
             return self.with_arrays(ufunc, inputs)
         if not others and ufunc in (np.less, np.greater):
             return np.False_
+        if ufunc in DUELS and len(others) == 1 and isinstance(others[0], UnknownNumber):
+            return UnknownNumber.is_first(*inputs, ufunc in (np.greater, np.greater_equal))
         if len(others) != ufunc.nin - 1 or any(isinstance(other, UnknownNumber) for other in others):
             raise UserError("two random numbers in one formula cannot be followed: their argmax can be")
         numbers = tuple(map(float, others))
@@ -176,6 +183,9 @@ class UnknownNumber(NDArrayOperatorsMixin):
     def item(self):
         return self
 
+    def __round__(self, digits: int = 0) -> Any:
+        return np.rint(self * 10.0**digits) / 10.0**digits
+
     def __bool__(self) -> bool:
         return bool(self != 0)
 
@@ -190,6 +200,7 @@ class Numbers(np.ndarray):
     """An array of random numbers, among others. Its argmax is one fork, not one for each comparison."""
 
     largest: Callable  # largest(row) -> the place, as races.py says
+    largest_first: Callable  # largest_first(row, k) -> [k] places
 
     def argmax(self, axis=None, *args, **named):
         if self.ndim > 1 and axis is not None:
@@ -198,6 +209,20 @@ class Numbers(np.ndarray):
 
     def argmin(self, axis=None, *args, **named):
         return (-self).argmax(axis)
+
+    def argsort(self, axis=-1, *args, **named):
+        return np.apply_along_axis(Numbers.largest_first, axis, -self, self.shape[axis])
+
+    def astype(self, dtype, *args, **named):
+        """Numbers of a type of NumPy's: a half one has few values."""
+        kind = np.dtype(dtype).type
+        if not issubclass(kind, np.floating):
+            return super().astype(dtype, *args, **named)
+        numbers = [x.then(Computed(kind)) if isinstance(x, UnknownNumber) else kind(x) for x in self.flat]
+        return np.array(numbers, object).reshape(self.shape).view(Numbers)
+
+    def argpartition(self, kth, axis=-1, *args, **named):
+        return self.argsort(axis)
 
 
 def is_number(x: Any) -> bool:
