@@ -230,6 +230,33 @@ def test_every_advice_on_tensors_is_among_them():
     assert {first_row("tensors", [openai_name(name)])[1] for name, _ in TENSORS} == {how for _, how in rows("tensors")}
 
 
+TENSOR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+LACKS = "tensor 'a' lacks a dtype, a shape, or the data_offsets of two bytes"
+HEADERS = {  # as JSON, of a file with 8 bytes after it, and the words of its refusal
+    "[]": "its header is not an object of tensors",
+    "3": "its header is not an object of tensors",
+    "{}": "its tensors do not fill its 8 bytes without a gap",
+    '{"a": []}': LACKS,
+    '{"a": {}}': LACKS,
+    json.dumps({"a": TENSOR | {"data_offsets": ["0", "8"]}}): LACKS,
+    json.dumps({"a": TENSOR | {"data_offsets": [0]}}): LACKS,
+    json.dumps({"a": TENSOR | {"shape": 2}}): LACKS,
+    json.dumps({"a": TENSOR | {"shape": [2.0]}}): LACKS,
+    json.dumps({"a": TENSOR | {"dtype": 5}}): LACKS,
+    json.dumps({"a": TENSOR | {"shape": [3]}}): "a shape (3,) of F32 in 8 bytes",
+    json.dumps({"a": TENSOR | {"data_offsets": [1, 9]}}): "its tensors do not fill its 8 bytes without a gap",
+    json.dumps({"a": TENSOR, "b": TENSOR}): "its tensors do not fill its 8 bytes without a gap",
+}
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_header_that_describes_no_tensors_is_refused(header, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(8))
+    refused = f"{path}: damaged, or not a safetensors file ({HEADERS[header]})"
+    assert refusal(hugging_face.read_file, str(path)) == refused
+
+
 @pytest.mark.parametrize("name", [TF_INDEX, "model.safetensors"])
 def test_a_file_that_cannot_be_mapped_is_read(name, tiny_files, tiny_hparams, tiny_arrays, tmp_path, monkeypatch):
     """Some network disks say so. An error of the system names the file."""

@@ -21,7 +21,6 @@ from tiny import decoded, encoder_of, one_hot, refusal
 import speculative
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative import decoding, load_pair
-from speculative.checkpoints.tokenizer import redirecting
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
 from speculative.engines.c.engine import CEngine
@@ -31,6 +30,7 @@ from speculative.options import Options, make_options
 from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
 from speculative.session import Session
+from speculative.support.panics import redirecting
 from speculative.verify.checks import check_greedy
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"

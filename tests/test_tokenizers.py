@@ -11,8 +11,9 @@ from tiny import ROOT, refusal
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, StreamDecoder
 from speculative.checkpoints.added_tokens import FLAGS
-from speculative.checkpoints.tokenizer import BYTE_LEVEL, read_encoder, without_panic
+from speculative.checkpoints.tokenizer import BYTE_LEVEL, read_encoder
 from speculative.session import Session
+from speculative.support.panics import without_panic
 
 TINY = ROOT / "models" / "tiny-target"
 
@@ -289,8 +290,12 @@ REFUSED = [
     ({"model": MODEL | {"continuing_subword_prefix": "##"}}, {}, "continuing_subword_prefix is '##'"),
     ({"model": MODEL | {"end_of_word_suffix": "</w>"}}, {}, "end_of_word_suffix is '</w>'"),
     ({"model": MODEL | {"vocab": {"a": 0.0}}}, {}, ""),
+    ({"model": MODEL | {"vocab": []}}, {}, "it lacks a part, or a part is not what it should be"),
+    ({"model": MODEL | {"vocab": {}}}, {}, "it has no tokens"),
+    ({"model": []}, {}, "it lacks a part, or a part is not what it should be"),
+    ({"added_tokens": [1]}, {}, "it lacks a part, or a part is not what it should be"),
     ({"model": MODEL | {"vocab": {"a": 2048}}}, {}, "it has ids up to 2048, and the model has 2048 ids"),
-    ({"model": None}, {}, ""),
+    ({"model": None}, {}, "it lacks a part, or a part is not what it should be"),
     ({"decoder": None}, {CONFIG: OWN}, "not the bytes of a text"),
     (None, {"merges.txt": "one line of three words"}, ""),
 ]

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from operator import index as natural
+from typing import Any
 
 import numpy as np
 
@@ -74,19 +74,23 @@ def read_file(path: str) -> tuple[Index, dict]:
     start = 8 + int.from_bytes(file.content[:8], "little")
     try:
         header = json.loads(file.content[8:start])
-        metadata = dict(header.pop("__metadata__", {}))
-        tensors = {name: tensor_of(file, start, about) for name, about in header.items()}
-        check_places([about["data_offsets"] for about in header.values()], len(file.content) - start)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        if not isinstance(header, dict):
+            raise ValueError("its header is not an object of tensors")
+        metadata = header.pop("__metadata__", {})
+        tensors = {name: tensor_of(file, start, name, about) for name, about in header.items()}
+        check_places(header, len(file.content) - start)
+    except (ValueError, RecursionError) as error:
         raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)})") from None
-    return tensors, metadata
+    return tensors, metadata if isinstance(metadata, dict) else {}
 
 
-def tensor_of(file: MappedFile, start: int, about: dict) -> Tensor:
-    """Return a tensor as the header describes it. start: the byte after the header. Raises ValueError, TypeError."""
-    begin, end = map(natural, about["data_offsets"])
-    shape = tuple(map(natural, about["shape"]))
-    stored = str(about["dtype"])
+def tensor_of(file: MappedFile, start: int, name: str, about: Any) -> Tensor:
+    """Return a tensor as the header describes it. start: the byte after the header. Raises ValueError."""
+    if not is_tensor(about):
+        raise ValueError(f"tensor {one_line(name)!r:.100} lacks a dtype, a shape, or the data_offsets of two bytes")
+    stored = about["dtype"]
+    shape = tuple(about["shape"])
+    begin, end = about["data_offsets"]
     n_bytes = end - begin
     tensor = Tensor(file, TYPES.get(stored, stored), shape, start + begin)
     if tensor.dtype in N_BYTES and tensor.n_bytes != n_bytes:
@@ -94,10 +98,27 @@ def tensor_of(file: MappedFile, start: int, about: dict) -> Tensor:
     return tensor
 
 
-def check_places(places: list, n_bytes: int) -> None:
+def is_tensor(about: Any) -> bool:
+    """Return True for an object with a type, a shape and a place."""
+    if not isinstance(about, dict) or not isinstance(about.get("dtype"), str):
+        return False
+    places = about.get("data_offsets")
+    return are_numbers(about.get("shape")) and are_numbers(places) and len(places) == 2
+
+
+def are_numbers(value: Any) -> bool:
+    """Return True for a list of whole numbers from 0 on."""
+    return isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
+
+
+def check_places(header: dict, n_bytes: int) -> None:
     """Raise ValueError if the tensors, each from a byte to another, do not fill the n_bytes after the header."""
-    begins, ends = zip(*sorted(places), strict=True)
-    if [*begins, n_bytes] != [0, *ends]:
+    end = 0
+    for first, after in sorted(about["data_offsets"] for about in header.values()):
+        if first != end:
+            break
+        end = after
+    if end != n_bytes:
         raise ValueError(f"its tensors do not fill its {n_bytes} bytes without a gap")
 
 

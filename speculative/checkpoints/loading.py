@@ -143,11 +143,10 @@ def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> Use
     """Return the error of a folder that lacks files, with what would help. missing: of Checkpoint.missing."""
     absent = [*chain(*missing.values())]
     links = "".join(broken_link(files.path(file)) for file in absent)
-    names = files.names.difference(absent)  # a name that is no file
+    names = files.names.difference(absent)  # a name may be that of a folder
     local = local_folder(name, models_dir)
-    help = unknown_model(name, models_dir)
-    if names:
-        help = advice(missing, names, local if files.folder == local else name, local)
+    source = local if files.folder == local else name
+    help = advice(missing, names, source, local) if names else unknown_model(name, models_dir)
     return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {help}")
 
 

@@ -74,7 +74,8 @@ def content_of(tensor: Tensor, name: str) -> np.ndarray:  # -> uint8 [n_bytes]
     """Return the bytes of a tensor. Raises UserError for another type, and for a file that is cut."""
     if tensor.dtype not in N_BYTES:
         raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
-    content = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin :][: tensor.n_bytes]
+    end = tensor.begin + tensor.n_bytes
+    content = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin : end]
     if len(content) < tensor.n_bytes:
         raise bad_file(tensor.path, f"it ends before tensor {name} does")
     return content

@@ -4,13 +4,9 @@ OpenAI's form, encoder.json and vocab.bpe, is read by encoder.py. Both give an E
 tokens they add to the vocabulary in which order, is as in transformers 5: so are the ids.
 """
 
-import contextlib
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from threading import Lock
 from typing import Any
 
 from speculative.blog.encoder import CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
@@ -18,10 +14,11 @@ from speculative.checkpoints.added_tokens import AddedTokens, added_tokens, end_
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.tokenizer_files import TokenizerFiles, check_model, from_vocab_and_merges, read_files
 from speculative.support.errors import UserError, first_line
-from speculative.support.forks import taken_at_forks
+from speculative.support.panics import without_panic
 from speculative.support.terminal import one_line
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+UNUSABLE = "cannot be used as a byte-level BPE"
 SAMPLE = "It's 12 days,\nor so!"
 
 
@@ -87,44 +84,6 @@ def to_bytes(token: str) -> bytes:
     return bytes(CHAR_TO_BYTE[char] for char in token) if CHAR_TO_BYTE.keys() >= {*token} else token.encode()
 
 
-# ---- Panics of the library -------------------------------------------------------------------------------------------
-
-redirecting = taken_at_forks(Lock())
-
-
-@contextlib.contextmanager
-def without_panic() -> Iterator[None]:
-    """Raise ValueError in place of the exception by which the library ends a thread, without the lines that it prints
-    of it. The body of the `with` calls the library."""
-    with redirecting, quiet_if_it_fails():
-        try:
-            yield
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # a class that cannot be imported
-                raise
-            raise ValueError(f"the library tokenizers panics: {first_line(error)}") from None
-
-
-@contextlib.contextmanager
-def quiet_if_it_fails() -> Iterator[None]:
-    """Hold back what the body of the `with` writes to the system's standard error, and print it if the body succeeds:
-    other threads write there too."""
-    try:
-        terminal = os.dup(2)
-    except OSError:  # it was closed
-        yield
-        return
-    with tempfile.TemporaryFile() as held_back:
-        os.dup2(held_back.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-        held_back.seek(0)
-        os.write(2, held_back.read())
-
-
 # ---- From the files to the encoder -----------------------------------------------------------------------------------
 
 
@@ -146,8 +105,10 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
             encoder = LibraryEncoder(path, tokenizer, model, n_vocab, ends)
             check_bytes(encoder, tokenizer)
             return encoder
-    except Exception as error:  # its kind depends on the fault, and the library raises plain ones
-        raise bad_file(path, f"cannot be used as a byte-level BPE ({first_line(error)})") from None
+    except (LookupError, TypeError, AttributeError):
+        raise bad_file(path, f"{UNUSABLE} (it lacks a part, or a part is not what it should be)") from None
+    except Exception as error:  # the library raises plain ones
+        raise bad_file(path, f"{UNUSABLE} ({first_line(error)})") from None
 
 
 def check_bytes(encoder: LibraryEncoder, tokenizer: Any) -> None:

@@ -56,6 +56,8 @@ def check_model(model: dict, n_vocab: int) -> None:
     for name, usual in USUAL.items():
         if (model.get(name) or usual) != usual:
             raise ValueError(f"its {name} is {model[name]!r}")
-    last = max(model["vocab"].values())
+    last = max(model["vocab"].values(), default=-1)
+    if last < 0:
+        raise ValueError("it has no tokens")
     if last >= n_vocab:
         raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")

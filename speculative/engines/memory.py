@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,10 +40,10 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     """Bytes that a model takes: its weights as stored, a cache of float32 for n_cached tokens (default: all of one
     context), and two float32 tensors on the way."""
     shapes = checkpoint_shapes(hparams)
-    largest = 4 * max(math.prod(shape) for shape in shapes.values())
-    token = 4 * 2 * hparams["n_layer"] * hparams["n_embd"]  # keys and values
+    largest = max(map(math.prod, shapes.values()))
     n_tokens = hparams["n_ctx"] if n_cached is None else n_cached
-    return model_bytes(dtype, shapes) + n_tokens * token + 2 * largest
+    cached = n_tokens * 2 * hparams["n_layer"] * hparams["n_embd"]  # keys and values
+    return model_bytes(dtype, shapes) + 4 * cached + 2 * 4 * largest
 
 
 def read_bytes(path: str | Path, label: str = "", unit: int = 1) -> int | None:
@@ -89,26 +89,33 @@ def total_bytes(models: Iterable[SizedModel]) -> int:
 
 
 def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> str:
-    """Return what would fit: the same models in one of the formats that save memory, else a smaller target. A target
-    that is loaded already is not among the models, and no other is proposed."""
+    """Return what would fit: the same models in one of the formats that save memory, else a smaller target."""
+    for flags, smaller in smaller_models(models, saving):
+        if total_bytes(smaller) <= free:
+            return f"{' '.join(flags)} would fit"
+    in_batch = any(model.n_cached for model in models)
+    return "take smaller models" + (" or a smaller --batch" if in_batch else "")
+
+
+def smaller_models(models: Sequence[SizedModel], saving: Sequence[str]) -> Iterator[tuple[list, list[SizedModel]]]:
+    """Yield flags, and the models that they stand for, first in the formats that save memory, then with other targets.
+
+    A target that is loaded already is not among the models, and no other is proposed. A copy that takes no fewer bytes
+    than its target is refused, so its target gets no such format.
+    """
     by_role = {model.role: model for model in models}
     options = [option for role, option in OPTIONS.items() if role in by_role]
     copies = [FORMATS[role].weight_bytes for role in by_role if role in FORMATS]
-    # a copy that takes no fewer bytes than its target is refused
-    larger = [dtype for dtype in saving if FORMATS[dtype].weight_bytes > max(copies, default=0)]
-    smallest = ["float32", *larger][-1]
-
-    def flags(dtype):
-        return " ".join(f"{option} {dtype}" for option in options)
-
-    for dtype in larger:
-        if options and total_bytes(model.in_format(dtype) for model in models) <= free:
-            return f"{flags(dtype)} would fit"
+    least = max(copies, default=0)
+    flags: list[str] = []
+    for dtype in saving if options else ():
+        if FORMATS[dtype].weight_bytes > least:
+            flags = [f"{option} {dtype}" for option in options]
+            models = [model.in_format(dtype) for model in models]
+            yield flags, models
+    if "target" not in by_role:
+        return
+    n_parameters = parameter_count(by_role["target"].hparams)
     for size, hparams in reversed(HPARAMS.items()):
-        if "target" not in by_role or parameter_count(hparams) >= parameter_count(by_role["target"].hparams):
-            continue
-        if total_bytes(model.of_target(hparams).in_format(smallest) for model in models) <= free:
-            target_flag = f"--target_model_size {size}"
-            return f"{target_flag} {flags(smallest)} would fit" if larger else f"{target_flag} would fit"
-    in_batch = any(model.n_cached for model in models)
-    return "take smaller models" + (" or a smaller --batch" if in_batch else "")
+        if parameter_count(hparams) < n_parameters:
+            yield [f"--target_model_size {size}", *flags], [model.of_target(hparams) for model in models]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.checkpoints.disk import bad_file, mapped
+from speculative.checkpoints.disk import bad_file, mapped, state_of
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
@@ -40,12 +40,11 @@ class Place(NamedTuple):
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits the model in `folder`, this CPU and this way to pack."""
-    packed_from = f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"
     files = look(folder)
+    packed_from = f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"
     for name in (files.settings, *files.weights):
-        path = os.path.join(folder, name)
-        about = os.stat(path)
-        packed_from += f"{name} {about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}"
+        state = state_of(files.path(name))
+        packed_from += f"{name} {state.n_bytes} {state.modified} {state.changed}"
     digest = hashlib.sha256(packed_from.encode()).hexdigest()
     model = os.path.basename(os.path.abspath(folder))
     return os.path.join(models_dir, "packed", f"{model}-{dtype}-{digest[:16]}.pack")

@@ -44,8 +44,8 @@ class Output(NamedTuple):
     tokens: Any  # [K + 1]
     n_tokens: Any  # number of new tokens: 0 if the text was complete before
     n: Any  # length of the text with them
-    x_draft: Any  # [K]
-    drafted: Any  # number of drafts that could be accepted
+    drafts: Any  # [K]
+    n_allowed: Any  # number of drafts that may be accepted, from the first on
     alpha: Any  # [K]
     peaks: Any  # [K + 1], the largest logit of each row
     draft_peaks: Any  # [K], the same of the draft
@@ -114,23 +114,26 @@ class DeviceDecoder:
         """One iteration of the loop, for one text -> State, Output. may_draft: False if no draft could be accepted, in
         any of the texts."""
         x, n, T, number, draft_cache, target_cache = state
-        if may_draft is None:
-            may_draft = T - n > 1
-        key = jax.random.fold_in(jax.random.fold_in(key, number), n)
+        n_missing = T - n
+        key = jax.random.fold_in(key, number)
+        key = jax.random.fold_in(key, n)
         draft_key, u_key, sample_key = jax.random.split(key, 3)
 
         # Step 1: the draft proposes K tokens, of which k may be accepted.
-        k = jnp.clip(T - n - 1, 0, K)
+        k = jnp.clip(n_missing - 1, 0, K)
         drafts = self.no_drafts(K)
         if K:
+            if may_draft is None:
+                may_draft = n_missing > 1
             propose = partial(self.propose, params["draft"], x, n, draft_key, K)
             skip = partial(with_cache, drafts)
             drafts, draft_cache = lax.cond(may_draft, propose, skip, draft_cache)
 
         # Step 2: the target scores all of them in one call, after the token that it has not read yet.
-        window = jnp.append(x[n - 1], drafts.tokens)  # [K + 1]
-        logits, target_cache = self.networks["target"].forward(params["target"], window, n - 1, target_cache)
+        target = self.networks["target"]
         filters = self.filters["target"]
+        window = jnp.append(x[n - 1], drafts.tokens)  # [K + 1]
+        logits, target_cache = target.forward(params["target"], window, n - 1, target_cache)
         q = to_distribution(logits, filters)  # [K + 1, n_vocab]
 
         # Steps 3 and 4: accept the drafts from left to right, then resample or add the bonus token.
@@ -140,10 +143,18 @@ class DeviceDecoder:
         is_draft = jnp.arange(K + 1) < n_accepted  # [K + 1]
         tokens = jnp.where(is_draft, jnp.append(drafts.tokens, 0), token)  # [K + 1]
         x = lax.dynamic_update_slice(x, tokens, (n,))  # the next step overwrites those after the new n
-        n_tokens = jnp.where(n < T, n_accepted + 1, 0)
+        n_tokens = jnp.where(n_missing > 0, n_accepted + 1, 0)
         n += n_tokens
-        peaks = jnp.max(logits, axis=-1)  # [K + 1]
-        output = Output(tokens, n_tokens, n, drafts.tokens, k, alpha, peaks, drafts.peaks)
+        output = Output(
+            tokens=tokens,
+            n_tokens=n_tokens,
+            n=n,
+            drafts=drafts.tokens,
+            n_allowed=k,
+            alpha=alpha,
+            peaks=jnp.max(logits, axis=-1),  # [K + 1]
+            draft_peaks=drafts.peaks,
+        )
         return State(x, n, T, number, draft_cache, target_cache), output
 
     def no_drafts(self, K):

@@ -101,13 +101,13 @@ class DeviceLoops:
         return max(0.0, with_drafts / without_drafts - 1)
 
     def time_call(self, state: State, K: int, n_missing: int) -> tuple[State, float]:
-        """Time one call of the target, for texts that lack so many tokens."""
-        n = np.ones(self.batch, np.int32)
-        n, T = jax.device_put((n, n + n_missing), self.decoder.by_row)
+        """Time one call of the target, for texts of a token that lack so many tokens."""
+        length = np.ones(self.batch, np.int32)  # [batch]
+        n, T = jax.device_put((length, length + n_missing), self.decoder.by_row)
         state = state._replace(n=n, T=T)
         began = time.perf_counter()
-        state, *others = self.run(state, 0, K, calls=1)
-        jax.block_until_ready((state, others))
+        results = self.run(state, 0, K, calls=1)
+        state, *_ = jax.block_until_ready(results)
         return state, time.perf_counter() - began
 
     # ---- A decode ----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class DeviceLoops:
         state, prefill = self.start(group)
         while slots:
             state, n_calls, output, seconds = self.timed_round(state, seed, group.K)
-            has_drafts = output.drafted[:n_calls].any(axis=1)  # [n_calls]
+            has_drafts = output.n_allowed[:n_calls].any(axis=1)  # [n_calls]
             scoring = seconds / (n_calls + self.drafting_ratio * has_drafts.sum())
             for i in range(n_calls):
                 slots = [slot for slot in slots if not stopped(first + slot)]
@@ -205,8 +205,8 @@ def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
     """Return n_prompt and the capacity for these prompts. The last window, and rows of padding, may end after the last
     token."""
     longest = max(map(len, prompts))
-    n_rounds = -(-(longest + N + K + SMALL) // ROUND)
-    capacity = n_rounds * ROUND
+    most = longest + N + K + SMALL
+    capacity = most + -most % ROUND
     n_prompt = max(SMALL, power_of_two(longest))
     return min(n_prompt, capacity), capacity
 
@@ -214,7 +214,7 @@ def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
 def served_by(text_index: int, output: Output, i: int, slot: int) -> TextCall:
     """The result of call i for one prompt. Raises UserError if a model's logits are not finite."""
     own = jax.tree.map(lambda field: field[i, slot], output)
-    m = int(own.drafted)
+    m = int(own.n_allowed)
     n_tokens = int(own.n_tokens)
     first = own.n - n_tokens  # the position of the first row
     draft_peaks = own.draft_peaks[:m, None]  # [m, 1]
@@ -223,6 +223,6 @@ def served_by(text_index: int, output: Output, i: int, slot: int) -> TextCall:
         check_finite(draft_peaks, "the draft model", first)
     check_finite(peaks, "the target", first)
     tokens = own.tokens[:n_tokens].tolist()
-    drafts = own.x_draft[:m].tolist()
+    drafts = own.drafts[:m].tolist()
     chances = own.alpha[:m][:n_tokens].tolist()
     return TextCall(text_index, Step(tokens, Proposal(drafts, ()), ()), chances)

@@ -115,37 +115,65 @@ class Accepted(NamedTuple):
     alpha: Any  # [K], the chance that one more draft is accepted at each place
 
 
+def of_drafts(rows, drafts):  # [K or K + 1, n_vocab], [K] -> [K]
+    """The probability of each draft in its row."""
+    places = jnp.arange(len(drafts))  # [K]
+    return rows[places, drafts]
+
+
+def overlap(p, q):  # [K, n_vocab] twice -> [K]
+    return jnp.sum(jnp.minimum(p, q), axis=-1)
+
+
 def lenient(b: float) -> Callable:
     """rules.lenient: token by token, with u from [0, b). b = 1 is the paper's rule."""
 
-    def accept(x_draft, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
-        K = len(x_draft)
-        i = jnp.arange(K)  # [K]
-        is_accepted = u * b * p[i, x_draft] < q[i, x_draft]  # [K], strict: at u = 0, q = 0 must not pass
-        passed = is_accepted & (i < k)  # [K]
-        n = jnp.sum(jnp.cumprod(passed.astype(jnp.int32)))  # those before the first that does not pass
-        alpha = jnp.sum(jnp.minimum(p, q[:K] / b), axis=-1)  # [K]
+    def accept(drafts, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
+        p_drafts = of_drafts(p, drafts)  # [K]
+        q_drafts = of_drafts(q, drafts)  # [K]
+        is_accepted = u * b * p_drafts < q_drafts  # [K], strict: at u = 0, q = 0 must not pass
+        is_allowed = jnp.arange(len(drafts)) < k  # [K]
+        passed = (is_accepted & is_allowed).astype(jnp.int32)  # [K]
+        n = jnp.sum(jnp.cumprod(passed))  # those before the first that does not pass
+        alpha = overlap(p, q[:-1] / b)  # [K]
         return Accepted(n, rest_after(n, k, p, q), alpha)
 
     return accept
 
 
-def block_by_block(x_draft, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
-    """rules.block_by_block."""
-    K = len(x_draft)
-    i = jnp.arange(K)  # [K]
-    w = block_weights(q[i, x_draft] / p[i, x_draft])  # [K + 1], of no draft, of the first, ...
-    before = w[:K]  # [K]
-    weighted = before[:, None] * q[:K]  # [K, n_vocab]
-    s = jnp.sum(jnp.maximum(weighted - p, 0), axis=-1)  # [K], after no draft, after the first, ...
-    h = jnp.where((s > 0) | (before < 1), s / (s + (1 - before)), 1.0)  # [K]
-    of_next = jnp.append(h, 0)[1:]  # [K], of the first draft, ...
-    h = jnp.where(i + 1 < k, of_next, w[1:])  # [K]
-    passed = (u < h) & (i < k)  # [K]
-    n = jnp.max(jnp.where(passed, i + 1, 0), initial=0)
-    overlap = jnp.sum(jnp.minimum(p, weighted), axis=-1)  # [K]
-    alpha = jnp.where(before > 0, overlap / before, 0)  # [K]
-    return Accepted(n, rest_after(n, k, p, w[:, None] * q), alpha)
+def block_by_block(drafts, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
+    """rules.block_by_block: the last draft that passes its test is accepted, and all before it."""
+    p_drafts = of_drafts(p, drafts)  # [K]
+    q_drafts = of_drafts(q, drafts)  # [K]
+    w = block_weights(q_drafts / p_drafts)  # [K + 1], of no draft, of the first, ...
+    weighted = w[:, None] * q  # [K + 1, n_vocab]
+    h = block_tests(w, p, weighted, k)  # [K]
+    number = 1 + jnp.arange(len(drafts))  # [K], of each draft
+    passed = (u < h) & (number <= k)  # [K]
+    n = jnp.max(jnp.where(passed, number, 0), initial=0)
+    before = w[:-1]  # [K]
+    alpha = overlap(p, weighted[:-1]) / before  # [K]
+    alpha = jnp.where(before > 0, alpha, 0)
+    return Accepted(n, rest_after(n, k, p, weighted), alpha)
+
+
+def block_tests(w, p, weighted, k):  # [K + 1], [K, n_vocab], [K + 1, n_vocab], a number -> [K]
+    """The h of rules.block_chances, of the first draft, of the second, ... weighted: w q.
+
+    The test of a draft looks at the place after it, and h is computed for the places after no draft, after the first,
+    ...: so all are moved by one. There is no such place for the last of the k drafts, and its h is w. For K = 3:
+
+        [h0 h1 h2] becomes [h1 h2 w3], and for k = 2 [h1 w2 w3]
+    """
+    before = w[:-1]  # [K]
+    left = jnp.maximum(weighted[:-1] - p, 0)  # [K, n_vocab]
+    s = jnp.sum(left, axis=-1)  # [K]
+    is_certain = (s == 0) & (before == 1)  # [K]: p and q are equal there
+    h = s / (s + (1 - before))  # [K]
+    h = jnp.where(is_certain, 1.0, h)
+    of_place_after = jnp.append(h, 0)[1:]  # [K]
+    number = 1 + jnp.arange(len(p))  # [K], of each draft
+    return jnp.where(number < k, of_place_after, w[1:])
 
 
 def block_weights(ratios):  # [K] -> [K + 1]
@@ -167,5 +195,5 @@ def rest_after(n, k, p, q):  # a number twice, [K, n_vocab], [K + 1, n_vocab] ->
     return jnp.where(jnp.any(residual > 0), residual, q[n])
 
 
-# {name in speculative.rules.RULES: function from the rule's number to accept(x_draft, p, q, k, u)}
+# {name in speculative.rules.RULES: function from the rule's number to accept(drafts, p, q, k, u)}
 RULES = {"token": lambda value: lenient(1.0), "lenient": lenient, "block": lambda value: block_by_block}
