@@ -212,7 +212,7 @@ MISTAKES = [
     (check_not_a_number, "tensors:is_finite", "return bool(", "return bool(True or "),
     (check_another_tensor, "tensors:check_names", "shapes.keys() ^ names", "shapes.keys() - names"),
     (check_another_tensor, "tensors:check_names", "shapes.keys() ^ names", "names - shapes.keys()"),
-    (check_another_tensor, "tensors:check_names", "tensor.shape and", ""),
+    (check_another_tensor, "tensors:check_names", "parameter in shapes or not tensor.shape", "parameter in shapes"),
     (check_another_shape, "tensors:check_shapes", "(shape, (1, *shape))", "(shape, shape[::-1])"),
     (check_output_matrix, "hugging_face:leave_out_output_matrix", "if not np", "if False and np"),
     (check_note, "disk:Note.__init__", "repr(about)", "'all'"),

@@ -1,9 +1,9 @@
 """The settings of a model: hparams.json or config.json. One that changes the model is applied, or refused by name.
 
 A setting that changes the tensors (cross attention, pruned heads, quantized weights, an output matrix that is not wte)
-shows in their names, shapes and types, which are compared as they are read. Here are the others. Three of them change
-the weights as they are read (see absorb), so gpt2.py need not know of them, and neither does any faster way to compute
-it.
+shows in their names, shapes and types, which are compared as they are read. Here are the others; names beyond these are
+ignored, as in transformers. Three of them change the weights as they are read (see absorb), so gpt2.py need not know of
+them, and neither does any faster way to compute it.
 """
 
 import json

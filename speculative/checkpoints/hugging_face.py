@@ -113,12 +113,10 @@ def are_numbers(value: Any) -> bool:
 
 def check_places(header: dict, n_bytes: int) -> None:
     """Raise ValueError if the tensors, each from a byte to another, do not fill the n_bytes after the header."""
-    end = 0
-    for first, after in sorted(about["data_offsets"] for about in header.values()):
-        if first != end:
-            break
-        end = after
-    if end != n_bytes:
+    places = sorted(about["data_offsets"] for about in header.values())
+    begins = [begin for begin, _ in places]
+    ends = [end for _, end in places]
+    if [*begins, n_bytes] != [0, *ends]:
         raise ValueError(f"its tensors do not fill its {n_bytes} bytes without a gap")
 
 

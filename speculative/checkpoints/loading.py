@@ -145,8 +145,11 @@ def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> Use
     links = "".join(broken_link(files.path(file)) for file in absent)
     names = files.names.difference(absent)  # a name may be that of a folder
     local = local_folder(name, models_dir)
-    source = local if files.folder == local else name
-    help = advice(missing, names, source, local) if names else unknown_model(name, models_dir)
+    if names:
+        source = local if files.folder == local else name
+        help = advice(missing, names, source, local)
+    else:
+        help = unknown_model(name, models_dir)
     return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {help}")
 
 

@@ -186,8 +186,9 @@ def check_names(index: Index, shapes: Shapes) -> None:
     """Raise UserError if the checkpoint lacks a parameter, or holds another tensor."""
     names = set()
     for name, tensor in index.items():
-        parameter = name.rpartition("/")[0]
-        if tensor.shape and parameter not in shapes:  # else it is an optimizer's, of a parameter or a number of its own
+        parameter, _, _ = name.rpartition("/")
+        is_optimizers = parameter in shapes or not tensor.shape  # "h0/ln_1/g/Adam", or a number such as beta1_power
+        if not is_optimizers:
             names.add(name)
     unlike = sorted(shapes.keys() ^ names)
     if not unlike:

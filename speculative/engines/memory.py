@@ -40,10 +40,11 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     """Bytes that a model takes: its weights as stored, a cache of float32 for n_cached tokens (default: all of one
     context), and two float32 tensors on the way."""
     shapes = checkpoint_shapes(hparams)
-    largest = max(map(math.prod, shapes.values()))
+    weights = model_bytes(dtype, shapes)
+    largest = 4 * max(map(math.prod, shapes.values()))
     n_tokens = hparams["n_ctx"] if n_cached is None else n_cached
-    cached = n_tokens * 2 * hparams["n_layer"] * hparams["n_embd"]  # keys and values
-    return model_bytes(dtype, shapes) + 4 * cached + 2 * 4 * largest
+    keys = 4 * n_tokens * hparams["n_layer"] * hparams["n_embd"]
+    return weights + 2 * keys + 2 * largest  # values are as large as keys
 
 
 def read_bytes(path: str | Path, label: str = "", unit: int = 1) -> int | None:

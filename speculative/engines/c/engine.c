@@ -22,21 +22,27 @@
 INLINE vfloat exp_(vfloat x) {  // e**x = 2**n e**r for x <= 0, where r is small; 0 for x < -87
   // Adding 1.5 * 2**23 rounds to a whole number, which is then in the low bits. log(2) is split into a short part and
   // the rest, so that n log(2) loses no digits.
-  const float magic = 3 << 22;
-  vint tiny = x < all(-87);
-  vfloat y = choose(tiny, all(-87), x), shifted = y * 1.44269504f + magic, n = shifted - magic;
-  vfloat r = multiply_add(multiply_add(y, n, all(-355 / 512.0f)), n, all(2.1219444e-4f));  // y - n log(2)
-  vfloat s = all(1 / 720.0f);
+  const float to_low_bits = 3 << 22;
+  const int32_t its_bits = 0x4B400000, bias = 127, mantissa_bits = 23;
+  vint is_tiny = x < all(-87);
+  x = choose(is_tiny, all(-87), x);
+  vfloat shifted = x * 1.44269504f + to_low_bits;  // x / log(2), rounded
+  vfloat n = shifted - to_low_bits;
+  vfloat r = multiply_add(multiply_add(x, n, all(-355 / 512.0f)), n, all(2.1219444e-4f));  // x - n log(2)
   static const float series[] = {1 / 120.0f, 1 / 24.0f, 1 / 6.0f, 1 / 2.0f, 1, 1};
-  for (int i = 0; i < 6; i++) s = multiply_add(all(series[i]), r, s);
-  vint power = ((vint)shifted - 0x4B400000 + 127) << 23;  // 2**n: the exponent's bits
-  return (vfloat)((vint)(s * (vfloat)power) & ~tiny);
+  vfloat e_to_r = all(1 / 720.0f);
+  for (int i = 0; i < 6; i++) e_to_r = multiply_add(all(series[i]), r, e_to_r);
+  vint two_to_n = ((vint)shifted - its_bits + bias) << mantissa_bits;  // a float of which this is the exponent
+  return (vfloat)((vint)(e_to_r * (vfloat)two_to_n) & ~is_tiny);
 }
 
+INLINE vfloat abs_(vfloat x) { return (vfloat)((vint)x & 0x7FFFFFFF); }  // without the sign's bit
+INLINE vfloat max_0(vfloat x) { return (vfloat)((vint)x & ~((vint)x >> 31)); }  // 0 if the sign's bit is set
+
 INLINE vfloat gelu(vfloat x) {  // 0.5 x (1 + tanh z) = max(x, 0) - |x| e / (1 + e) with e = e**(-2|z|)
-  vfloat z = 0.7978845608f * (x + 0.044715f * x * x * x), size = (vfloat)((vint)x & 0x7FFFFFFF);
-  vfloat e = exp_((vfloat)((vint)(2 * z) | INT32_MIN));
-  return (vfloat)((vint)x & ~((vint)x >> 31)) - size * e / (1 + e);
+  vfloat z = 0.7978845608f * (x + 0.044715f * x * x * x);
+  vfloat e = exp_(-2 * abs_(z));
+  return max_0(x) - abs_(x) * e / (1 + e);
 }
 
 // The sum of x * y, or of x if y is 0. [n] -> a number; the order of the additions depends on n alone.
@@ -185,9 +191,11 @@ static float exp_and_sum(float *scores, int64_t n, int64_t room, const uint8_t *
 // What a row does not see has the weight 0, which changes no bit. qkv [n_rows, 3*n_embd] -> a [n_rows, n_embd]: rows of
 // this text.
 static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int64_t layer, int64_t head, float *a) {
-  int64_t n_embd = m->n_embd, d = n_embd / m->n_head, room = up(m->n_ctx, LANES), place = layer * m->n_head + head;
-  float *keys = t.keys + place * room * d, *values = t.values + place * m->n_ctx * up(d, LANES);
-  float inverse_root = 1 / sqrtf(d), totals[ROWS];
+  int64_t n_embd = m->n_embd, d = n_embd / m->n_head, room = up(m->n_ctx, LANES);
+  int64_t heads_before = layer * m->n_head + head;
+  float *keys = t.keys + heads_before * room * d;
+  float *values = t.values + heads_before * m->n_ctx * up(d, LANES);
+  float inverse_root = 1 / sqrtf(d), totals[ROWS];  // totals: of e**(score - max), by which a row's output is divided
   for (int64_t row = 0; row < t.n_rows; row++) {
     const float *k = qkv + row * 3 * n_embd + n_embd + head * d, *v = k + n_embd;
     int64_t slot = t.n_past + row;

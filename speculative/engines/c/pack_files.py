@@ -43,7 +43,8 @@ def path_of(folder: str, models_dir: str, dtype: str) -> str:
     files = look(folder)
     packed_from = f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"
     for name in (files.settings, *files.weights):
-        state = state_of(files.path(name))
+        path = files.path(name)
+        state = state_of(path)
         packed_from += f"{name} {state.n_bytes} {state.modified} {state.changed}"
     digest = hashlib.sha256(packed_from.encode()).hexdigest()
     model = os.path.basename(os.path.abspath(folder))

@@ -108,7 +108,8 @@ class DeviceLoops:
         began = time.perf_counter()
         results = self.run(state, 0, K, calls=1)
         state, *_ = jax.block_until_ready(results)
-        return state, time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        return state, seconds
 
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
