@@ -41,7 +41,8 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     context), and two float32 tensors on the way."""
     shapes = checkpoint_shapes(hparams)
     weights = model_bytes(dtype, shapes)
-    largest = 4 * max(map(math.prod, shapes.values()))
+    sizes = map(math.prod, shapes.values())
+    largest = 4 * max(sizes)
     n_tokens = hparams["n_ctx"] if n_cached is None else n_cached
     keys = 4 * n_tokens * hparams["n_layer"] * hparams["n_embd"]
     return weights + 2 * keys + 2 * largest  # values are as large as keys

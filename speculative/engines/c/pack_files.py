@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
-    """Return the path of the pack that fits the model in `folder`, this CPU and this way to pack."""
+    """Return the path of the pack that fits the model in `folder` as it is now, this CPU and this way to pack."""
     files = look(folder)
     packed_from = f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"
     for name in (files.settings, *files.weights):
@@ -48,7 +48,8 @@ def path_of(folder: str, models_dir: str, dtype: str) -> str:
         packed_from += f"{name} {state.n_bytes} {state.modified} {state.changed}"
     digest = hashlib.sha256(packed_from.encode()).hexdigest()
     model = os.path.basename(os.path.abspath(folder))
-    return os.path.join(models_dir, "packed", f"{model}-{dtype}-{digest[:16]}.pack")
+    name = f"{model}-{dtype}-{digest[:16]}.pack"
+    return os.path.join(models_dir, "packed", name)
 
 
 def places(hparams: dict, dtype: str) -> dict[str, Place]:

@@ -39,6 +39,15 @@ class Prefill(NamedTuple):
     target: float
 
 
+class Round(NamedTuple):
+    """The calls of the target that one run of the loop makes."""
+
+    state: State
+    n_calls: int
+    output: Output  # [CALLS, n_batch, ...]
+    seconds: float
+
+
 class Clock:
     """The times of calls in a loop on the device, which are derived from that of the whole loop."""
 
@@ -153,7 +162,8 @@ class DeviceLoops:
             slots = [slot for slot in slots if output.n[n_calls - 1, slot] < len(group.prompts[slot]) + group.N]
 
     def log_call(self, clock: Clock, group: Group, scoring: float, prefill: Prefill | None, has_drafts: bool) -> None:
-        """Log a call of the target that took so many seconds, with those of the draft model before it."""
+        """Log a call of the target that took so many seconds, with those of the draft model before it. As in a loop in
+        Python, the target reads the prompt after the first drafts."""
         K = group.K
         if prefill and K:
             clock.log(self.draft_log, prefill.draft, group.n_prompt, 0)
@@ -163,12 +173,12 @@ class DeviceLoops:
             clock.log(self.target_log, prefill.target, group.n_prompt, 0)
         clock.log(self.target_log, scoring, K + 1, K + 1)
 
-    def timed_round(self, state: State, seed: int, K: int) -> tuple[State, int, Output, float]:
-        """Go on for as many calls as one run makes -> the state, their number, their output, and the time."""
+    def timed_round(self, state: State, seed: int, K: int) -> Round:
+        """Go on for as many calls as one run makes."""
         began = time.perf_counter()
         state, n_calls, output = self.run(state, seed, K)
-        output = jax.tree.map(np.array, output)  # [CALLS, n_batch, ...]
-        return state, int(n_calls), output, time.perf_counter() - began
+        output = jax.tree.map(np.array, output)
+        return Round(state, int(n_calls), output, time.perf_counter() - began)
 
     def start(self, group: Group) -> tuple[State, Prefill]:
         """Feed the prompts to both models; with K = 0, to the target alone."""
