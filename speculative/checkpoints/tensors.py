@@ -157,13 +157,14 @@ def build_params(
         tensor = index[name]
         array = array_of(tensor, name, is_checked).reshape(shapes[name])
         value = convert(name, array)
-        parts = value if isinstance(value, tuple) else (value,)
-        if all(part is not array for part in parts):
+        copies = value if isinstance(value, tuple) else (value,)  # of a target and of its copies: see Engine.load
+        if all(copy is not array for copy in copies):
             forget_pages(tensor)
         return value
 
     values = by_threads(converted, shapes, progress)
-    for path, state in {(tensor.path, tensor.file.state) for tensor in index.values()}:
+    files = {tensor.file.path: tensor.file.state for tensor in index.values()}
+    for path, state in files.items():
         if state_of(path) != state:
             raise UserError(f"{path}: changed while it was read")
     if not is_checked:
