@@ -446,6 +446,7 @@ IN_OTHER_STYLES = [
     ("return x\n", "yield x[: T - N]\n    yield x[T - N :]\n"),
     ("return x\n", "return {'ids': x, 'rate': 0.5}\n"),
     ("return x\n", "return np.array(x), 0.5\n"),
+    ("import numpy as np", "import dataclasses\nimport numpy as np", "return x\n", "return dataclasses.make_dataclass('Out', ['ids', 'n'])(x, 3)\n"),
     ("return x\n", "return [*x, -1, -1]\n"),
     ("def spec", "async def spec"),
     ("def spec", "async def spec", "return x\n", "yield x[: T - N]\n    yield x[T - N :]\n"),
@@ -613,6 +614,8 @@ CANNOT_TELL = [
     ("raise ValueError('\\x1b[31m')", "line 2: ValueError: "),
     ("return [*x, *[2.5] * N]", "not ids below 3"),
     ("return None", "it returned None, not ids below 3"),
+    ("return ()", "it returned nothing, not ids below 3"),
+    ("return [*x, 'a']", "it returned 1, 0, 0, 1, a, not ids below 3"),
     ("return x", "it returned 0 new tokens in place of 1"),
     ("while True: target_model(x)", "no progress: a text takes more than 2,000 random numbers and calls of a model"),
 ]

@@ -37,6 +37,7 @@ a rule (proposal, q, rng), a drafter (x, k), sample(p), max_fn(x)
 A loop, a rule and sample may take rng, or generator, random_state, seed, or JAX's key."""
 HUGGING_FACE = {"candidate_input_ids", "candidate_logits", "candidate_length", "new_logits"}
 PARTS = ("x", "draft", "target_model")
+LENGTHS = ("N", "K")
 RANDOM = ("rng", "seed", "key")
 OUR_NAMES = {
     **dict.fromkeys(("max_new_tokens", "num_tokens", "n_tokens", "n_tokens_to_generate"), "N"),
@@ -54,8 +55,7 @@ class Function:
         self.names: dict[str, str] = {}  # {a parameter: our name for it}
         for name, about in inspect.signature(function).parameters.items():
             ours = OUR_NAMES.get(name, name)
-            is_needed = about.default is about.empty and about.kind not in (about.VAR_POSITIONAL, about.VAR_KEYWORD)
-            if is_needed or name == "rng" or ours in ("N", "K"):
+            if is_needed(about) or name == "rng" or ours in LENGTHS:
                 self.names[name] = ours
 
     def __call__(self, rng, **given) -> Any:
@@ -71,6 +71,12 @@ class Function:
         return self.function(**{name: given[ours] for name, ours in self.names.items()})
 
 
+def is_needed(about: inspect.Parameter) -> bool:
+    """Whether a function is not called without this parameter."""
+    takes_any = about.kind in (about.VAR_POSITIONAL, about.VAR_KEYWORD)
+    return about.default is about.empty and not takes_any
+
+
 # ---- Decoders --------------------------------------------------------------------------------------------------------
 
 
@@ -84,13 +90,19 @@ class AsBlogs:
         self.way = way
 
     def __call__(self, draft, target, case, rng) -> list:
+        draft_model = AnyModel(draft, case.n_vocab, self.way)
+        target_model = AnyModel(target, case.n_vocab, self.way)
         x = self.way.text(case.prompt)
-        models = [AnyModel(model, case.n_vocab, self.way) for model in (draft, target)]
-        parts = dict(zip(PARTS, [x, *models], strict=True))
-        text = ids_of(self.function(rng, **parts, N=case.N, K=case.K), case.n_vocab)
+        parts = {"x": x, "draft": draft_model, "target_model": target_model}
+        returned = self.function(rng, **parts, N=case.N, K=case.K)
+        return self.new_tokens(ids_of(returned, case.n_vocab), case)
+
+    def new_tokens(self, text: list, case) -> list[int]:
+        """The first N tokens after the prompt. Raises UserError if there are fewer."""
         if self.has_prompt is None:
             self.has_prompt = text[: case.n_prompt] == case.prompt
-        text = text[case.n_prompt :] if self.has_prompt else text
+        if self.has_prompt:
+            text = text[case.n_prompt :]
         if len(text) < case.N:
             raise UserError(f"it returned {len(text)} new tokens in place of {case.N}")
         return text[: case.N]  # a window may end behind them
@@ -142,13 +154,15 @@ def as_ours(function: Function, proposal: Proposal, q, rng) -> Any:
 
 def with_residual(max_fn: Callable, proposal: Proposal, q, rng) -> list:
     """The paper's rule with somebody's max_fn(x)."""
-    for i, j in enumerate(proposal.tokens):
-        p = proposal.p[i]  # [n_vocab]
-        if rng.random() >= q[i][j] / p[j]:
-            rest = max_fn(q[i] - p)  # [n_vocab]
+    tokens: list = []
+    for j, p_i, q_i in zip(proposal.tokens, proposal.p, q, strict=False):  # p_i [n_vocab], q_i [n_vocab]
+        is_accepted = rng.random() < q_i[j] / p_i[j]
+        if not is_accepted:
+            rest = max_fn(q_i - p_i)  # [n_vocab]
             own = rng.choice(len(rest), p=rest)
-            return [*proposal.tokens[:i], own]
-    return [*proposal.tokens, sample(q[-1], rng)]
+            return [*tokens, own]
+        tokens.append(j)
+    return [*tokens, sample(q[-1], rng)]
 
 
 def as_hugging_face(function: Function, proposal: Proposal, q, rng) -> Any:
@@ -274,10 +288,18 @@ def decoders_of(function: Function, left_out: dict) -> list:
 
 def decoders_of_loop(function: Function) -> list:
     """The ways of the blog's form, after ours if it may be that. Its parameters may have another order."""
-    parts = [name for name, ours in function.names.items() if ours not in ("N", "K", *RANDOM)]
-    parts.sort(key=lambda name: ("draft" in name) + 2 * ("target" in name))
+    parts = [name for name, ours in function.names.items() if ours not in (*LENGTHS, *RANDOM)]
+    parts.sort(key=place)
     function.names |= zip(parts, PARTS, strict=True)
     decoders: list = [AsBlogs(function, way) for way in ways()]
-    if "rng" in function.names and "draft_model" not in parts:
+    may_be_ours = "rng" in function.names and "draft_model" not in parts
+    if may_be_ours:
         decoders.insert(0, partial(in_steps, function, of_model))
     return decoders
+
+
+def place(name: str) -> int:
+    """The place among PARTS of a parameter with this name; 0 if the name does not tell it."""
+    if "target" in name:
+        return 2
+    return int("draft" in name)

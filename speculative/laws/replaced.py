@@ -93,8 +93,8 @@ class Salted(StandIns):
     def __init__(self, salt: Callable) -> None:
         """salt() -> a number, another one in each text."""
         self.salt = salt
-        keys = [thing for name, thing in vars(jax_random()).items() if name in ("key", "PRNGKey")]
-        seeded = (np.random.default_rng, random.seed, np.random.seed, *keys)
+        seeded: list = [np.random.default_rng, random.seed, np.random.seed]
+        seeded += [thing for name, thing in vars(jax_random()).items() if name in ("key", "PRNGKey")]
         functions = {function: self.salted(function) for function in seeded}
         kinds = {kind: self.salted_class(kind) for kind in OF_TYPES if kind is not np.random.Generator}
         super().__init__(functions | kinds)

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -114,14 +115,15 @@ def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: 
 
 def ids_of(result, n_vocab: int) -> list[int]:
     """The ids of what a function returned: one, a list, a generator, an array or a tensor, with -1 after the end; or a
-    list of lists, or a tuple or dict that begins with them. Raises UserError."""
+    list of lists, or a tuple, dict or dataclass that begins with them. Raises UserError."""
     result = unpacked(result)
     with contextlib.suppress(*NOT_IDS):
         ids = whole_numbers(np.ravel(result))
         ids = ids[: ids.index(-1)] if -1 in ids else ids
         if ids and all(0 <= token < n_vocab for token in ids):
             return ids
-    raise UserError(f"it returned {result!r:.60}, not ids below {n_vocab}")
+    words = ", ".join(map(str, result)) or "nothing" if isinstance(result, list) else repr(result)
+    raise UserError(f"it returned {words:.60}, not ids below {n_vocab}")
 
 
 def unpacked(result) -> Any:
@@ -130,9 +132,11 @@ def unpacked(result) -> Any:
         result = collected(result)
     if inspect.iscoroutine(result):
         result = asyncio.run(result)
+    if is_dataclass(result):
+        result = vars(result)
     if isinstance(result, dict):
         result = tuple(result.values())
-    if isinstance(result, tuple) and np.ndim(result[0]):  # with a rate of acceptance, for instance
+    if isinstance(result, tuple) and result and np.ndim(result[0]):  # with a rate of acceptance, for instance
         result = result[0]
     if hasattr(result, "__iter__") and not hasattr(result, "ndim"):
         result = [*result]

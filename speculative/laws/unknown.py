@@ -218,8 +218,11 @@ class Numbers(np.ndarray):
         kind = np.dtype(dtype).type
         if not issubclass(kind, np.floating):
             return super().astype(dtype, *args, **named)
-        numbers = [x.then(Computed(kind)) if isinstance(x, UnknownNumber) else kind(x) for x in self.flat]
-        return np.array(numbers, object).reshape(self.shape).view(Numbers)
+        numbers = self.copy()
+        for place, number in np.ndenumerate(self):
+            is_unknown = isinstance(number, UnknownNumber)
+            numbers[place] = number.then(Computed(kind)) if is_unknown else kind(number)
+        return numbers
 
     def argpartition(self, kth, axis=-1, *args, **named):
         return self.argsort(axis)
