@@ -74,7 +74,12 @@ def read_run(path: str) -> RunRecord:
 
 
 class DamagedError(Exception):
-    """The key of a value that no run has."""
+    """A value that no run has. Its arguments are the keys that lead to it."""
+
+
+def keys_of(error: Exception) -> tuple:
+    """Return the keys that lead to the cause of an error, () if it has none."""
+    return error.args if isinstance(error, DamagedError) else ()
 
 
 @contextlib.contextmanager
@@ -86,19 +91,9 @@ def naming_run(path: str) -> Iterator:
     except UserError:
         raise
     except Exception as error:
-        key = f" (see its {error})" if isinstance(error, DamagedError) else ""
-        raise UserError(f"{path} is not a run{key}: give a file that --json has written") from None
-
-
-@contextlib.contextmanager
-def naming_key(key: str) -> Iterator:
-    """Raise a DamagedError for any error in the body of the `with`, which builds the value of this key."""
-    try:
-        yield
-    except DamagedError as error:
-        raise DamagedError(str(error) if key in FIGURES else f"{key}.{error}") from None
-    except Exception:
-        raise DamagedError(key) from None
+        key = ".".join([key for key in keys_of(error) if key not in FIGURES])
+        where = f" (see its {key})" if key else ""
+        raise UserError(f"{path} is not a run{where}: give a file that --json has written") from None
 
 
 def from_json(document: Mapping[str, Any]) -> RunRecord:
@@ -135,8 +130,10 @@ def build_dataclass(kind: Any, values: Any) -> Any:
     built = {}
     for f in fields(kind):
         if f.name in values or f.default is f.default_factory:  # MISSING both
-            with naming_key(f.name):
+            try:
                 built[f.name] = build(types[f.name], values[f.name])
+            except Exception as error:
+                raise DamagedError(f.name, *keys_of(error)) from None
     return kind(**built)
 
 

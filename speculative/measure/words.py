@@ -28,7 +28,7 @@ def times(speedup: float) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
+    return f"{100 * share:.0f} %"
 
 
 def rate_text(rate: float) -> str:
