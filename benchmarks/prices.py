@@ -92,7 +92,7 @@ def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> flo
     x = session.input_ids(prompt, N)  # [n]
     loops.ready([x], N)
     began = loops.clock.now
-    list(loops.speculative_steps(x, N, np.random.default_rng(0)))
+    list(loops.steps("speculative", x, N, np.random.default_rng(0)))
     ms = loops.clock.now - began
     target = loops.costs["target"]
     plain_ms = target(len(x)) + (N - 1) * target(1)

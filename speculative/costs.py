@@ -43,12 +43,10 @@ def line_through(costs: ByRows) -> Callable[[int], float]:
     costs = {1: min(costs.values())} | costs
     sizes = sorted(costs)  # [n]
     seconds = [costs[rows] for rows in sizes]  # [n]
-    rise = max(0.0, seconds[-1] - seconds[0])
-    slope = rise / max(1, sizes[-1] - 1)
+    slope = max(0.0, seconds[-1] - seconds[0]) / max(1, sizes[-1] - 1)
 
     @cache
-    def cost(rows: int) -> float:
-        beyond = max(0, rows - sizes[-1])
-        return float(np.interp(rows, sizes, seconds)) + slope * beyond
+    def cost(rows):
+        return float(np.interp(rows, sizes, seconds)) + slope * max(0, rows - sizes[-1])
 
     return cost

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from speculative.rules import Rule
+from speculative.rules import Judgement, Rule
 from speculative.sampling import Step
-from speculative.trees import Judgement
 
 N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
@@ -33,37 +32,39 @@ class RecordedRandom:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rng, name)  # other methods, which a user's rule may call
 
+    def take(self) -> list[float]:
+        """Take the numbers that were drawn since this was last called."""
+        u, self.u = self.u, []
+        return u
 
-def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Judgement:
+
+def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Judgement | None:
     """Judge a step once more. u: all random numbers that were drawn for it."""
     n_tests = step.n_drafted if rule.blocks else min(len(step.tokens), step.n_drafted)
     own = u[-1 - n_tests :]  # the rule's: the drafter's come before them
-    return rule.judge(step.proposal, step.q, iter(own))  # type: ignore[misc]  # only called if it has one
+    return rule.judge(step.proposal, step.q, iter(own))
 
 
-def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> dict:
+def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> dict | None:
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
-    and the draw of the last token. n_tokens: those that belong to the text; a stop text has cut the others."""
+    and the draw of the last token. None if the rule's tests are unknown. n_tokens: those that belong to the text; a
+    stop text has cut the others."""
     again = rebuilt_tests(step, rule, u)
+    if not again:
+        return None
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
     for i, test in enumerate(again.tests[:n_tokens]):
         p = step.proposal.p[i]  # [n_vocab]
         q = step.q[i]  # [n_vocab]
-        top = likeliest_rows(np.maximum(p, q), drafts[i], p, q)
         figures = {name: value for name, value in test._asdict().items() if value is not None}
+        top = likeliest_rows(np.maximum(p, q), drafts[i], p, q)
         tested.append({"token": drafts[i], **figures, "top": top})
-    own = None
+    own = None  # the draw of the last token from again.rest
     if n_tokens == len(step.tokens):
-        own = last_draw(step, again, u[-1])
+        last = int(step.tokens[-1])
+        own = {"token": last, "from": again.origin, "u": u[-1], "top": likeliest_rows(again.rest, last, again.rest)}
     return {"drafts": drafts, "tested": tested, "own": own}
-
-
-def last_draw(step: Step, again: Judgement, u: float) -> dict:
-    """Return {"token", "from", "u", "top"} of a step's last token, which was drawn from again.rest."""
-    token = int(step.tokens[-1])
-    top = likeliest_rows(again.rest, token, again.rest)
-    return {"token": token, "from": again.origin, "u": u, "top": top}
 
 
 def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each -> rows

@@ -1,60 +1,31 @@
 """The models of a session by role: what their small files say, whether they fit, and their weights."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints import crc32c
 from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
-from speculative.engines import formats, memory
-from speculative.engines.c import pack_files
+from speculative.checkpoints.tensors import parameter_count
+from speculative.engines import memory
 from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
-from speculative.engines.formats import model_bytes
+from speculative.engines.formats import FORMATS
 from speculative.engines.function import FunctionNetwork
 from speculative.engines.network import Network
 from speculative.engines.parameters import is_mapped
-from speculative.engines.vocabulary import map_vocabulary
+from speculative.model_spec import ModelSpec
+from speculative.packs import Packs
 from speculative.plan import Plan, Wanted
 from speculative.support.errors import UserError
-from speculative.support.files import size_of
 from speculative.support.progress import working
-from speculative.support.terminal import one_line
 
 ENDLESS = 2**31  # tokens of a context without an end
-LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
-LOOK_UP_OR_DRAFT = "prompt_lookup+model"
-
-
-class ModelSpec(NamedTuple):
-    """A model that is to be loaded, as its small files describe it."""
-
-    role: str  # "target", "draft", or the weight format of a quantized copy of the target
-    size: str  # the model's name
-    folder: str  # "" for a user's function, which has no weights
-    dtype: str
-    encoder: Encoder
-    hparams: dict
-
-    @property
-    def n_ctx(self) -> int:
-        """The tokens of its context."""
-        return self.hparams["n_ctx"]
-
-    @property
-    def n_bytes(self) -> int:
-        """The bytes of its weights."""
-        return model_bytes(self.dtype, checkpoint_shapes(self.hparams))
-
-    def __str__(self) -> str:
-        return f"the {self.role} {self.size}"
 
 
 @dataclass
@@ -71,11 +42,12 @@ class Models:
     ngram_text: str | None  # the file in which n-grams are counted
     quiet: bool = False
     refresh: bool = False  # whether the hub is asked for newer versions
-    specs: dict[str, ModelSpec] = field(default_factory=dict)
-    loaded: dict[str, Any] = field(default_factory=dict)
-    packable: list[ModelSpec] = field(default_factory=list)  # read from a checkpoint: packs of them could be mapped
-    packable_seconds: float = 0.0  # of reading these, which packs would save
-    files_in_use: FilesInUse = field(default_factory=FilesInUse)
+
+    def __post_init__(self):
+        self.specs: dict[str, ModelSpec] = {}
+        self.loaded: dict[str, Any] = {}
+        self.files_in_use = FilesInUse()
+        self.packs = Packs(self.engine, self.models_dir, self.quiet, self.files_in_use)
 
     def __reduce__(self):
         raise UserError("loaded models are neither copied nor pickled, as they hold addresses: load them once more")
@@ -94,7 +66,7 @@ class Models:
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""
         if role not in self.specs:
-            is_copy = role in formats.FORMATS
+            is_copy = role in FORMATS
             self.specs[role] = self.spec("target")._replace(role=role, dtype=role) if is_copy else self.described(role)
         return self.specs[role]
 
@@ -102,20 +74,21 @@ class Models:
         """Return the spec of a model. Raises UserError if a draft's vocabulary is not the target's."""
         size, dtype = self.wanted[role]
         folder = complete_folder(size, self.models_dir, self.source, weights=False, refresh=self.refresh)
-        target = None if role == "target" else self.spec("target")
-        other = (target.folder, target.encoder) if target and target.folder else None
-        encoder, hparams = load_encoder_and_hparams(folder, other)
-        if target:
-            hparams = hparams | shared_ids(target, size, encoder)
-        return ModelSpec(role, size, folder, dtype, encoder, hparams)
+        if role == "target":
+            return ModelSpec(role, size, folder, dtype, *load_encoder_and_hparams(folder))
+        target = self.spec("target")
+        of_target = (target.folder, target.encoder) if target.folder else None
+        spec = ModelSpec(role, size, folder, dtype, *load_encoder_and_hparams(folder, of_target))
+        return spec.drafting_for(target)
 
     def check(self, networks: Sequence[str], n_cached: int | None = None) -> None:
         """Raise UserError if these networks do not fit into the memory, before gigabytes are downloaded and read.
         n_cached: the tokens of all prompts, if several are decoded together."""
         sizes = []
         for spec in self.new_specs(networks):
+            dtype = self.engine.held_dtype(spec.dtype)
             n_own = 0 if self.shares_cache(spec.role) else n_cached
-            sizes.append(memory.SizedModel(spec.role, spec.hparams, self.engine.held_dtype(spec.dtype), n_own))
+            sizes.append(memory.SizedModel(spec.role, spec.hparams, dtype, n_own))
         memory.check(sizes, self.engine.free_bytes(), self.engine.saving)
 
     def smallest_context(self, plan: Plan) -> ModelSpec:
@@ -124,11 +97,10 @@ class Models:
 
     def check_weights(self, plan: Plan) -> None:
         """Raise UserError if a drafter needs the weights of a target that is a function."""
-        copies = [role for role in plan.networks if role in formats.FORMATS]
-        for name in [*copies, *plan.parts_without_a_model]:
-            if not self.spec("target").folder:
+        for spec in plan.specs:
+            if spec.needs_weights and not self.spec("target").folder:
                 needs = "needs the target's weights, and a function has none: try prompt_lookup"
-                raise UserError(f"--drafter {name} {needs}")
+                raise UserError(f"--drafter {spec.name} {needs}")
 
     def new_specs(self, networks: Sequence[str]) -> list[ModelSpec]:
         """Return the specs of these networks without those that are loaded."""
@@ -136,26 +108,7 @@ class Models:
 
     def shares_cache(self, role: str) -> bool:
         """Return True for a copy of the target that uses the target's cache."""
-        return role in formats.FORMATS and self.engine.shares_caches
-
-    def fast_drafter(self, N: int) -> str:
-        """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the
-        target if that pays. N: the tokens to generate. Raises UserError."""
-        return f"int8/{LOOK_UP_OR_DRAFT}" if self.copy_pays(N) else LOOK_UP_OR_DRAFT
-
-    def copy_pays(self, N: int) -> bool:
-        """Whether an int8 copy of the target, which has to fit beside it, saves more time in N tokens than it takes to
-        make. Raises UserError."""
-        target = self.spec("target")
-        is_large = target.folder and target._replace(dtype="int8").n_bytes >= LARGE_BYTES
-        # a copy of bfloat16 saves too little
-        if not (is_large and target.dtype == "float32" and self.engine.copy_pays(N)):
-            return False
-        try:
-            self.check(["target", "draft", "int8"])
-        except UserError:
-            return False
-        return True
+        return role in FORMATS and self.engine.shares_caches
 
     # ---- Weights -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +122,7 @@ class Models:
             self.read([spec for spec in new if spec.size == size], in_place)
         for spec in new:
             if self.shares_cache(spec.role):  # a copy reads entries of more exact copies, not of less exact ones
-                rank = [*formats.FORMATS].index(spec.role)
+                rank = [*FORMATS].index(spec.role)
                 self.loaded[spec.role].share_cache(self.loaded["target"], rank)
         for part, content in parts.items():
             if part.check:
@@ -179,74 +132,51 @@ class Models:
 
     def read(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
         """Read the weights of a model, downloaded if they are missing, once for all formats of these specs."""
+        folder = self.folder_of(specs[0])
+        unpacked = []
+        for spec in specs:
+            if network := self.packs.mapped(spec, folder):
+                self.loaded[spec.role] = network
+            else:
+                unpacked.append(spec)
+        if unpacked:
+            self.read_checkpoint(unpacked, folder, in_place)
+
+    def read_checkpoint(self, specs: Sequence[ModelSpec], folder: str, in_place: bool) -> None:
         size = specs[0].size
         hparams = specs[0].hparams
-        folder = complete_folder(size, self.models_dir, self.source)
-        specs = [spec for spec in specs if not self.map_packed(spec, folder)]
-        if not specs:
-            return
-        in_place = in_place and not look(folder).small  # whose weights are in memory in any case
-        n_bytes = 4 * parameter_count(hparams)
+        files = look(folder)
+        in_place = in_place and not files.small  # whose weights are in memory in any case
+        packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
         if crc32c.is_slow() and library():
             crc32c.compute_in_c(c_crc32c)
-        packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
+        n_bytes = 4 * parameter_count(hparams)
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
 
             def read_weights(convert):
                 began = time.perf_counter()
                 params = load_params(folder, hparams, convert, bar.update)
-                self.note_packable(packed, time.perf_counter() - began)
+                self.packs.note(packed, time.perf_counter() - began)
                 return params
 
             networks = self.engine.load(read_weights, specs, in_place)
-        if any(is_mapped(network.params) for network in networks):
-            for name in look(folder).weights:
-                self.files_in_use.add(os.path.join(folder, name))
-        self.loaded |= zip([spec.role for spec in specs], networks, strict=True)
+        for spec, network in zip(specs, networks, strict=True):
+            self.loaded[spec.role] = network
+            if is_mapped(network.params):
+                for name in files.weights:
+                    self.files_in_use.add(os.path.join(folder, name))
 
-    def note_packable(self, specs: list[ModelSpec], seconds: float) -> None:
-        """Count the seconds of reading weights that are packed in memory now."""
-        if specs:
-            self.packable += specs
-            self.packable_seconds += seconds
+    def write_packs(self, networks: Sequence[str]) -> Iterator[str]:
+        """Write the packs of these networks that are missing or damaged, one after the other. Yield the paths of all.
+        Raises UserError."""
+        for spec in map(self.spec, networks):
+            yield self.packs.write(spec, self.folder_of(spec))
+
+    def folder_of(self, spec: ModelSpec) -> str:
+        """Return the folder of a model, complete with its weights."""
+        return complete_folder(spec.size, self.models_dir, self.source)
 
     def forget(self, networks: Sequence[str]) -> None:
         """Empty the caches, so that two decodes begin alike."""
         for role in networks:
             self.loaded[role].forget()
-
-    def map_packed(self, spec: ModelSpec, folder: str) -> bool:
-        """Map the packed weights that --pack has written to the disk. False if there are none."""
-        if not self.engine.packs or not os.path.isdir(os.path.join(self.models_dir, "packed")):
-            return False
-        path = pack_files.path_of(folder, self.models_dir, spec.dtype)
-        if not size_of(path):
-            return False
-        params = pack_files.load(path, spec.hparams, spec.dtype)
-        self.files_in_use.add(path)
-        self.loaded[spec.role] = self.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")
-        if not self.quiet:
-            print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
-        return True
-
-    def write_packed(self, networks: Sequence[str]) -> Iterator[str]:
-        """Write the packed weights of these networks to the disk, where they are missing or damaged, one after the
-        other. Yield their paths. Raises UserError."""
-        for spec in map(self.spec, networks):
-            folder = complete_folder(spec.size, self.models_dir, self.source)
-            path = pack_files.path_of(folder, self.models_dir, spec.dtype)
-            if not pack_files.is_whole(path, spec.hparams, spec.dtype):
-                pack_files.save(path, folder, spec.hparams, spec.dtype)
-            yield path
-
-
-def shared_ids(target: ModelSpec, size: str, encoder: Encoder) -> dict:
-    """Return the hparam by which a draft of another vocabulary takes the target's ids. Raises UserError if there is no
-    such way. size: the draft's name."""
-    if encoder is target.encoder:
-        return {}
-    vocabulary_map = map_vocabulary(target.encoder, encoder)
-    if vocabulary_map is None:
-        raise UserError(f"{size} and {target.size} have different vocabularies, so one cannot draft for the other")
-    is_same = vocabulary_map.n_shared == target.encoder.n_vocab == encoder.n_vocab
-    return {} if is_same else {"vocabulary_map": vocabulary_map}

@@ -18,6 +18,7 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each place
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Recent:
         self.numbers = numbers
         self.usual = numbers[0] if numbers else 0.0  # their mean, without those of calls that were interrupted
 
-    def add(self, number: float) -> None:
+    def add(self, number: float):
         self.numbers = (*self.numbers, number)[-N_RECENT:]
         self.usual = usual_seconds(self.numbers)
 
@@ -56,7 +57,7 @@ class WindowCosts:
         self.before: Callable | None = None  # rows -> seconds, the line through the times before the decode
         self.slowdown = Recent(1.0)  # seconds of a call now, over those before the decode
 
-    def measure(self, seconds: Callable, sizes: Sequence[int]) -> None:
+    def measure(self, seconds: Callable, sizes: Sequence[int]):
         """Time windows of these sizes, in rows, in turns. seconds(rows): of a call now."""
         times: dict[int, list[float]] = {rows: [] for rows in sizes}
         for rows in [*sizes] * N_TIMED:
@@ -67,7 +68,7 @@ class WindowCosts:
     def __call__(self, rows: int) -> float:
         return self.slowdown.usual * self.before(rows)
 
-    def learn(self, call) -> None:
+    def learn(self, call):
         before = self.before(call.n_rows) or 1.0  # a coarse clock may have measured 0
         self.slowdown.add(call.seconds / before)
 
@@ -82,7 +83,7 @@ class DrafterRecord:
         """scale: of the error of its margins, as expected."""
         self.scale = scale
         self.acceptance = Acceptance(scale)
-        self.token_seconds = Recent()  # of a draft token
+        self.draft_seconds = Recent()  # of a draft token
         self.idle_seconds = 0.0  # of the target, since the drafter was last asked
 
 
@@ -96,40 +97,39 @@ class Asked(NamedTuple):
 # ---- The decision about one more draft -------------------------------------------------------------------------------
 
 
+@dataclass
 class Stopping:
     """The decisions about a proposal of at most k drafts."""
 
-    def __init__(self, record: DrafterRecord, lookahead: "AutoK", k: int):
-        self.record = record
-        self.window = lookahead.window
-        self.token_worth = lookahead.token_worth
-        self.is_alone = lookahead.is_alone
-        # The loop asks for fewer drafts only where the text ends. Beside other texts, no call is saved then.
-        self.near_end = self.is_alone and k < lookahead.K_max
-        self.k = k
-        self.n = 0  # drafts so far
-        self.chance = 1.0  # that all of them are accepted
+    record: DrafterRecord
+    lookahead: "AutoK"
+    k: int
+    n: int = 0  # drafts so far
+    chance: float = 1.0  # that all of them are accepted
 
     def cost(self, n: int) -> float:
         """The seconds of n drafts and of their call."""
-        return n * self.record.token_seconds.usual + self.window(n + 1)
+        return n * self.record.draft_seconds.usual + self.lookahead.window(n + 1)
 
     def pays(self) -> bool:
         """Return whether one more draft pays."""
         if self.n == self.k:
             return False
-        gain = self.chance * self.record.acceptance.mean * self.token_worth
-        return gain > self.cost(self.n + 1) - self.cost(self.n) or (self.near_end and self.pays_to_the_end())
+        gain = self.chance * self.record.acceptance.mean * self.lookahead.token_seconds
+        return gain > self.cost(self.n + 1) - self.cost(self.n) or self.pays_to_the_end()
 
     def pays_to_the_end(self) -> bool:
-        """Return whether drafts up to the end of the text pay. If all are accepted, about every other time the
-        last call is not needed: half of it counts."""
+        """Return whether drafts up to the end of the text pay: the loop asks for fewer than K_max only there. If all
+        are accepted, about every other time the last call is not needed: half of it counts. Beside other texts, no call
+        is saved."""
+        if self.k == self.lookahead.K_max or not self.lookahead.is_alone:
+            return False
         chance = self.chance
         gain = 0.0
         for _ in range(self.n, self.k):
             chance *= self.record.acceptance.mean  # that one more is accepted, and all before it
-            gain += chance * self.token_worth
-        gain += chance * self.window(1) / 2
+            gain += chance * self.lookahead.token_seconds
+        gain += chance * self.lookahead.window(1) / 2
         return gain > self.cost(self.k) - self.cost(self.n)
 
     def go_on(self, margin: float) -> bool:
@@ -145,33 +145,34 @@ class Stopping:
         if self.pays():
             return self.k
         is_due = self.cost(1) - self.cost(0) <= TRYING_SHARE * self.record.idle_seconds
-        return min(self.k, 1) if is_due and self.is_alone else 0
+        return min(self.k, 1) if is_due and self.lookahead.is_alone else 0
 
 
 # ---- The drafter of one decode ---------------------------------------------------------------------------------------
 
 
+@dataclass
 class AutoDrafter:
     """draft(x, k) for one decode: the first of several drafters that proposes anything surely, while it pays.
 
     As in drafters.first_of, whether a drafter proposes anything must not depend on its draws.
     """
 
-    def __init__(self, lookahead: "AutoK", drafts: Sequence[Callable], model: Any):
-        """model: their target, whose log tells the time of its calls."""
-        self.lookahead = lookahead
-        self.drafts = drafts
-        self.model = model
-        self.n = 0  # tokens of the text before the last step
-        self.asked: dict = {}  # {DrafterRecord: Asked} of the last step
+    lookahead: "AutoK"
+    drafts: Sequence
+    model: Any  # their target, whose log tells the time of its calls
+    n: int = 0  # tokens of the text before the last step
+    asked: dict[DrafterRecord, Asked] = field(default_factory=dict)  # in the last step
 
     def __call__(self, x, k: int) -> Proposal:  # [n]
+        lookahead = self.lookahead
         if self.n:
-            self.lookahead.learn(self.asked, len(x) - self.n - 1, self.model.log[-1])
+            n_accepted = len(x) - self.n - 1
+            lookahead.learn(self.asked, n_accepted, self.model.log[-1])
         self.n = len(x)
         self.asked = {}
-        *_, last = self.lookahead.records
-        for record, draft in zip(self.lookahead.records, self.drafts, strict=True):
+        *_, last = lookahead.records
+        for record, draft in zip(lookahead.records, self.drafts, strict=True):
             proposal = self.ask(record, draft, x, k)
             is_unsure = len(proposal.margins) > 0 and proposal.margins[0] < record.scale  # less sure than usual
             if is_unsure and record is not last:
@@ -180,17 +181,17 @@ class AutoDrafter:
                 return proposal
         return NOTHING
 
-    def ask(self, record: DrafterRecord, draft: Callable, x, k: int) -> Proposal:  # [n]
+    def ask(self, record: DrafterRecord, draft, x, k) -> Proposal:  # [n]
         """Ask a drafter if that pays, and note what it did -> its proposal, NOTHING if it was not asked."""
         stopping = Stopping(record, self.lookahead, k)
         most = stopping.most()
         if most == 0:
             return NOTHING
-        began = self.lookahead.clock()
+        clock = self.lookahead.clock
+        began = clock()
         proposal = draft(x, most, stopping.go_on)
-        seconds = self.lookahead.clock() - began
         margins = proposal.margins or [1.0] * len(proposal.tokens)
-        self.asked[record] = Asked(margins, seconds)
+        self.asked[record] = Asked(margins, clock() - began)
         return proposal
 
 
@@ -212,11 +213,11 @@ class AutoK:
     def is_measured(self) -> bool:
         return self.window.before is not None
 
-    def measure(self, window_seconds: Callable, draft_seconds: Sequence[Callable], most: int) -> None:
+    def measure(self, window_seconds: Callable, draft_seconds: Sequence, most: int):
         """Measure costs to set out from: medians, as a call may be interrupted. window_seconds(rows): of a call of the
         target now. draft_seconds: of each drafter, a draft token's. most: rows that a window can have."""
         for record, seconds in zip(self.records, draft_seconds, strict=True):
-            record.token_seconds.add(median(seconds() for _ in range(N_DRAFTS_TIMED)))
+            record.draft_seconds.add(median(seconds() for _ in range(N_DRAFTS_TIMED)))
         sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
         self.window.measure(window_seconds, [rows for rows in sizes if rows <= most])
         # start as if two steps had been made at the best K
@@ -224,7 +225,7 @@ class AutoK:
         self.n_tokens = 2.0
 
     @property
-    def token_worth(self) -> float:
+    def token_seconds(self) -> float:
         """The seconds that a token takes at present."""
         return self.seconds / self.n_tokens
 
@@ -232,13 +233,13 @@ class AutoK:
         """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
         record = self.records[-1]
         n_expected = sum(record.acceptance.mean**i for i in range(K + 1))
-        return (K * record.token_seconds.usual + self.window(K + 1)) / n_expected
+        return (K * record.draft_seconds.usual + self.window(K + 1)) / n_expected
 
-    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> AutoDrafter:
+    def drafter_of(self, drafts: Sequence, model: Callable) -> AutoDrafter:
         """The drafter for one decode, of these and their target."""
         return AutoDrafter(self, drafts, model)
 
-    def learn(self, asked: dict, n_accepted: int, call) -> None:
+    def learn(self, asked: dict, n_accepted: int, call):
         """Count the last step. call: the target's."""
         if not call.prefill:
             self.window.learn(call)
@@ -251,15 +252,18 @@ class AutoK:
             if margins:
                 record.acceptance.learn(margins, n_accepted)
             if not call.prefill:
-                self.seconds += len(margins) * record.token_seconds.usual
-                record.token_seconds.add(seconds / max(1, len(margins)))
+                self.seconds += len(margins) * record.draft_seconds.usual
+                record.draft_seconds.add(seconds / max(1, len(margins)))
 
 
-class FixedK(NamedTuple):
+@dataclass(frozen=True)
+class FixedK:
     """A K that is a number."""
 
     K_max: int
+    is_measured = True  # it needs no costs
+    token_seconds = None  # unknown
 
-    def drafter_of(self, drafts: Sequence[Callable], model: Callable) -> Callable:
+    def drafter_of(self, drafts: Sequence, model: Callable) -> Callable:
         """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
         return first_of(drafts)

@@ -11,6 +11,7 @@ from speculative.drafters import first_of
 from speculative.drafters.base import Context, Drafter, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.engines.model import join_decode
+from speculative.engines.together import Meeting
 from speculative.loading import Models
 from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
 from speculative.plan import Plan
@@ -36,7 +37,7 @@ class Loops(Protocol):
 
     def calls(
         self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable
-    ) -> Iterator[list[TextCall]]:
+    ) -> Iterator[Sequence[TextCall]]:
         """Yield the result of each call of the target: a TextCall for each text that it served, of N tokens at most.
         name: one of DECODERS. rngs: the random numbers of each text. stopped(text_index): True if the caller needs no
         more tokens of this text."""
@@ -61,11 +62,9 @@ class PythonLoops:
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
         loaded = self.networks[role]
-        if role not in self.plan.models:
-            return loaded
-        return loaded.with_probs(self.plan.filters(role))
+        return loaded.with_probs(self.plan.filters(role)) if role in self.plan.models else loaded
 
-    def drafter(self, rng: Any, level: int = 0, target: Any = None) -> Drafter:
+    def drafter(self, rng, level: int = 0, target: Any = None) -> Drafter:
         """The drafter, or its levels from this one on. rng: the decoder's generator. target: the model of this
         decode, as heads read its last hidden row."""
         plan = self.plan
@@ -80,31 +79,31 @@ class PythonLoops:
             tree = first_of([spec.tree(context) for spec in innermost])
         for inner in range(len(plan.levels) - 1, level, -1):  # from the inside out
             model = models[plan.target_of(inner)]
-            drafts = [self.around(inner, drafts, model, rng)]
+            drafts = [self.drafter_around(inner, drafts, model, rng)]
         return Drafter(first_of(drafts), drafts, tree)
 
-    def around(self, level: int, drafts: Sequence[Callable], model: Any, rng: Any) -> Callable:
+    def drafter_around(self, level: int, drafts, model, rng) -> Callable:
         """The drafter around a level, whose drafters draft for its model."""
-        [outer] = self.plan.levels[level - 1]
-        rule = self.plan.rule
-        accept = rule.accept if rule.lossless else TOKEN.accept
+        plan = self.plan
+        [outer] = plan.levels[level - 1]
         lookahead = self.lookaheads[level]
         new_draft = partial(lookahead.drafter_of, drafts, model)
-        return staged(outer.name, model, new_draft, lookahead.K_max, rng, accept)
+        rule = plan.rule if plan.rule.lossless else TOKEN
+        return staged(outer.name, model, new_draft, lookahead.K_max, rng, rule.accept)
 
     # ---- Before a decode ---------------------------------------------------------------------------------------------
 
-    def measure(self, x) -> None:  # [n]
+    def measure(self, x):  # [n]
         """The innermost level is measured first: a token that the level around it drafts costs what it takes."""
-        n = min(N_COST_TOKENS, max(1, self.n_ctx - max(WINDOW_ROWS)))  # which leaves room for windows
-        x = np.asarray(x)[-n:]  # [n]
-        unknown = [level for level, K in enumerate(self.lookaheads) if isinstance(K, AutoK) and not K.is_measured]
+        unknown = [level for level, lookahead in enumerate(self.lookaheads) if not lookahead.is_measured]
+        room = max(1, self.n_ctx - max(WINDOW_ROWS))  # for windows
+        x = np.asarray(x)[-min(N_COST_TOKENS, room) :]  # [n]
         with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
             for level in reversed(unknown):
                 self.measure_level(level, x)
                 bar.update(1)
 
-    def measure_level(self, level: int, x) -> None:  # [n]
+    def measure_level(self, level: int, x):  # [n]
         """Measure the costs of a level of the drafter, in a small part of the time that a decode takes."""
         rng = np.random.default_rng(0)
         drafts = self.drafter(rng, level).parts
@@ -117,49 +116,55 @@ class PythonLoops:
         room = self.n_ctx - len(x)
         self.lookaheads[level].measure(window_seconds, draft_seconds, room)
 
-    def draft_seconds(self, level: int, spec: DrafterSpec, draft: Callable, x) -> float:  # [n]
+    def draft_seconds(self, level: int, spec: DrafterSpec, draft, x) -> float:  # [n]
         """The seconds of a token that a drafter of this level drafts."""
-        inside = self.lookaheads[level + 1 :]
-        if inside and isinstance(inside[0], AutoK):  # it has been measured, and expects this for each token
-            return inside[0].token_worth
+        lookahead, *inside = self.lookaheads[level:]
+        if inside and inside[0].token_seconds:  # as measured before
+            return inside[0].token_seconds
         if spec.has_model and not inside:  # a call for each token
             return self.call_seconds(spec.roles[0], x, 1)
-        clock = self.lookaheads[level].clock
         draft(x, 1)  # which reads the text
-        began = clock()
+        began = lookahead.clock()
         draft(x, 1)
-        return self.plan.batch * (clock() - began)
+        return self.plan.batch * (lookahead.clock() - began)
 
     def call_seconds(self, role: str, x, n_rows: int) -> float:  # [n]
         """The seconds of a call of a model for so many rows of each text after x."""
         return self.models.engine.window_seconds(self.models[role], x, n_rows * self.plan.batch)
 
-    def ready(self, prompts: Sequence, N: int) -> None:
+    def ready(self, prompts, N):
         if self.plan.depends_on_times:
             self.measure(prompts[0])
         self.models.forget(self.plan.networks)
 
     # ---- The loops ---------------------------------------------------------------------------------------------------
 
-    def calls(self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator:
-        """One prompt at a time. stopped is not asked, as nobody asks for a step after the stop text."""
-        [x], [rng] = prompts, rngs
-        return ([TextCall(0, step)] for step in self.steps(name, x, N, rng))
+    def calls(self, name, prompts, N, rngs, stopped) -> Iterator:
+        """One prompt, or as many together as --batch says: each text has its own loop, caches and random numbers, and a
+        call of a model computes the rows of all texts that wait for it, to the bit those of each alone."""
+        if self.plan.batch == 1:
+            [x] = prompts
+            calls = map(partial(TextCall, 0), self.steps(name, x, N, *rngs))
+            return zip(calls)  # each alone: other texts have none
+        texts = []
+        for x, rng in zip(prompts, rngs, strict=True):
+            texts.append(partial(self.steps_over, name, x, N, rng))
+        networks = {role: self.networks[role] for role in self.plan.roles}
+        n_seats = min(len(texts), self.plan.batch)
+        return Meeting(networks, n_seats).steps(texts, stopped)
 
-    def steps(self, name: str, x: Sequence, N: int, rng: Any) -> Iterator[Step]:
-        if name == "autoregressive":
-            return autoregressive_sampling(x, self.model("target"), N, rng)
-        return self.speculative_steps(x, N, rng)
-
-    def steps_over(self, name: str, x: Sequence, N: int, rng: Any, networks: Mapping) -> Iterator[Step]:
+    def steps_over(self, name, x, N, rng, networks: Mapping) -> Iterator[Step]:
         """The steps over other networks, those of one text of a batch."""
         loops = copy(self)
         loops.networks = networks
         return loops.steps(name, x, N, rng)
 
-    def speculative_steps(self, x: Sequence, N: int, rng: Any) -> Iterator[Step]:
+    def steps(self, name, x, N, rng) -> Iterator[Step]:
+        """The steps of one text."""
         plan = self.plan
         target = self.model("target")
+        if name == "autoregressive":
+            return autoregressive_sampling(x, target, N, rng)
         drafter = self.drafter(rng, target=target)
         if plan.tree:
             tree = TreeAdapter(drafter.tree, target.score_tree, plan.tree)

@@ -6,7 +6,7 @@ main.py takes them as flags (--K 8), load_pair as keywords (K=8). values.py has 
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,17 +16,17 @@ from speculative.support.errors import UserError
 from speculative.support.synonyms import unknown_option
 from speculative.values import (
     OFF,
+    as_lookahead,
+    as_not_negative,
+    as_port,
+    as_share,
+    as_stops,
+    as_switch,
+    as_text,
+    as_widths,
     checked,
-    lookahead,
-    not_negative,
     one_of,
-    port,
-    share,
-    stops,
-    switch,
-    text,
     whole,
-    widths,
 )
 
 
@@ -35,6 +35,11 @@ def option(default: Any, check: Callable, takes: str, help: str, **more: Any) ->
     heading of --help; rare options are under "More", in --help all), short (a letter that stands for the name), live
     (whether a session can change it while its models stay loaded)."""
     return field(default=default, metadata={"check": check, "help": help, "takes": takes, **more})
+
+
+def switch(help: str, **more: Any) -> Any:
+    """A field of Options that is on or off."""
+    return option(False, as_switch, "", help, **more)
 
 
 BLOG, TEXT, LAW = "The blog's run, which is the default", "The text", "The distribution"
@@ -56,39 +61,39 @@ class ModelOptions:
         "folder of the models; missing ones are downloaded to it", group=BLOG)
     n_tokens_to_generate: int = option(40, whole(1), "N",
         "how many tokens to add to the prompt (N)", group=BLOG, short="n", live=True)
-    K: int | str | tuple = option(4, lookahead, "N|auto",
+    K: int | str | tuple = option(4, as_lookahead, "N|auto",
         "tokens drafted at a time; auto: chosen by measured acceptance and cost", group=BLOG, short="K", live=True)
-    temperature: float = option(0.0, not_negative, "X",
+    temperature: float = option(0.0, as_not_negative, "X",
         "0 is greedy; 1 is the target's own distribution", group=BLOG, short="t", live=True)
     seed: int = option(123, whole(0), "N",
         "random seed, the same for both decoders", group=BLOG, short="s", live=True)
-    demo: bool = option(False, switch, "",
+    demo: bool = switch(
         "decode with the bundled pair of tiny models, offline", group=TEXT)
-    stop: str | tuple[str, ...] | None = option(None, stops, "TEXT",
+    stop: str | tuple[str, ...] | None = option(None, as_stops, "TEXT",
         "end before this text, which may be <|endoftext|>; more than once: before the first", group=TEXT, live=True)
-    special: bool = option(False, switch, "",
+    special: bool = switch(
         "read <|endoftext|> in a prompt as the token, not as plain text; a model with a tokenizer.json always does",
         group=TEXT, live=True)
     top_k: int | None = option(None, whole(1, more=OFF), "N",
         "keep the k likeliest tokens", group=LAW, live=True)
-    top_p: float | None = option(None, share, "X",
+    top_p: float | None = option(None, as_share, "X",
         "nucleus: keep the fewest tokens whose probabilities sum to at least this", group=LAW, live=True)
-    min_p: float | None = option(None, share, "X",
+    min_p: float | None = option(None, as_share, "X",
         "keep the tokens with at least this share of the largest probability", group=LAW, live=True)
-    eta: float | None = option(None, share, "X",
+    eta: float | None = option(None, as_share, "X",
         "keep the tokens above min(eta, √eta e^-entropy): fewer where the next token is clear", group=LAW, live=True)
-    accept: str = option("token", text, "RULE",
+    accept: str = option("token", as_text, "RULE",
         "acceptance rule: token, block (accepts more above temperature 0) or match (accepts less); lenient:B and "
         "typical:E are not lossless", group=LAW, live=True)
-    drafter: str = option("model", text, "NAME",
+    drafter: str = option("model", as_text, "NAME",
         "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a",
         group=DRAFT, live=True)
-    fast: bool = option(False, switch, "",
+    fast: bool = switch(
         "look-ups, the draft model and an int8 copy of the target draft, with K chosen as it goes; lossless",
-        group=BLOG, live=True)
-    draft_temperature: float | None = option(None, not_negative, "X",
+        group=DRAFT, live=True)
+    draft_temperature: float | None = option(None, as_not_negative, "X",
         "temperature of the drafter alone; the output stays lossless", live=True)
-    tree: tuple[int, ...] | None = option(None, widths, "N,N,...",
+    tree: tuple[int, ...] | None = option(None, as_widths, "N,N,...",
         "draft a tree: the number of children at each depth, such as 2,2,1; instead of --K", live=True)
     ngram_text: str | None = option(None, checked_path, "FILE",
         "text file whose n-grams the ngram drafter counts")
@@ -98,9 +103,9 @@ class ModelOptions:
         "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax")
     threads: int | None = option(None, whole(1), "N",
         "most threads that the C engine uses [one for each core]")
-    source: str = option("openai", text, "NAME|URL",
+    source: str = option("openai", as_text, "NAME|URL",
         "where to download missing models: openai, huggingface, or the URL of a mirror")
-    refresh: bool = option(False, switch, "",
+    refresh: bool = switch(
         "ask the hub for a newer version of a model that is in its cache")
     engine: str = option("c", one_of("c", "numpy", "jax", "auto"), "c|numpy|jax|auto",
         "c (engine.c), numpy (gpt2.py itself), jax, or auto: jax if it sees an accelerator", group=ENGINE)
@@ -116,7 +121,7 @@ class ModelOptions:
 class Options(ModelOptions):
     """All options, with the blog's names and defaults."""
 
-    prompt: str = option("Alan Turing theorized that computers would one day become", text, "TEXT",
+    prompt: str = option("Alan Turing theorized that computers would one day become", as_text, "TEXT",
         'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
     prompt_file: str | None = option(None, checked_path, "FILE",
         "read the prompt from a file, including its last newline; - is standard input", group=TEXT)
@@ -124,23 +129,23 @@ class Options(ModelOptions):
         "decode this many times, each time with another seed", group=TEXT, live=True)
     only: str | None = option(None, one_of("autoregressive", "speculative"), "autoregressive|speculative",
         "run one decoder only: autoregressive or speculative", group=SHOWN, live=True)
-    quiet: bool = option(False, switch, "",
+    quiet: bool = switch(
         "print only the blog's lines", group=SHOWN, live=True)
-    verbose: bool = option(False, switch, "",
+    verbose: bool = switch(
         "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
-    stream: bool = option(False, switch, "",
+    stream: bool = switch(
         "print the text as it is decoded, as at a terminal", group=SHOWN, live=True)
     json: str | None = option(None, checked_path, "FILE",
         "write the run to this file, as JSON; - is standard output", group=SHOWN)
     html: str | None = option(None, checked_path, "FILE",
         "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
-    verify: bool = option(False, switch, "",
+    verify: bool = switch(
         "instead of the run, check that the output has the target's distribution", group=SHOWN)
-    interactive: bool = option(False, switch, "",
+    interactive: bool = switch(
         "load the models once, and decode each line that is typed", group=SHOWN)
-    serve: int | None = option(None, port, "[PORT]",
+    serve: int | None = option(None, as_port, "[PORT]",
         "serve the workbench to this machine's browser, at this port [8000]", group=SHOWN)
-    pack: bool = option(False, switch, "",
+    pack: bool = switch(
         "write the packed weights to the disk, and end; later runs begin sooner")
 # fmt: on
 
@@ -172,7 +177,6 @@ CONFLICTS = (
     ({"interactive"}, {"serve"}),
     ({"pack"}, {"n_samples", "batch", "only", "verbose", "stream", "json", "html", "verify", "stop", "prompt_file"}),
 )
-EXCLUDING = {frozenset(pair) for some, others in CONFLICTS for pair in product(some, others)}
 
 
 class NoEffect(NamedTuple):
@@ -240,28 +244,33 @@ def read_values(given: dict, names: Collection[str], base: ModelOptions | None) 
     return values
 
 
-def is_default(name: str, value: Any) -> bool:
-    """Return True for a value that is as good as none. A prompt or a K is meant even if it is the default."""
-    return value == FIELDS[name].default and name not in ("prompt", "K")
+def meant(values: dict) -> list[str]:
+    """The names of values that are not as good as none. A prompt or a K is meant even if it is the default."""
+    return [name for name, value in values.items() if value != FIELDS[name].default or name in ("prompt", "K")]
+
+
+def excluded_by(name: str) -> set[str]:
+    """The options that cannot be given together with this one."""
+    excluded = set()
+    for some, others in CONFLICTS:
+        if name in some:
+            excluded |= others
+        if name in others:
+            excluded |= some
+    return excluded
 
 
 def check_conflicts(values: dict) -> None:
     """Raise UserError if two of these options exclude each other."""
-    used = [name for name, value in values.items() if not is_default(name, value)]
-    for name, other in combinations(used, 2):
-        if frozenset((name, other)) in EXCLUDING:
+    for name, other in combinations(meant(values), 2):
+        if other in excluded_by(name):
             raise UserError(f"--{name} and --{other} cannot be combined: give one of them")
 
 
 def reset_by(values: dict, base: ModelOptions) -> dict:
     """Return the options of base that a changed one excludes: they go back to their defaults."""
-    changed = [name for name, value in values.items() if value != getattr(base, name)]
-    defaults = {}
-    for f in fields(base):
-        pairs = {frozenset((f.name, name)) for name in changed}
-        if f.name not in values and pairs & EXCLUDING:
-            defaults[f.name] = f.default
-    return defaults
+    changed = {name for name, value in values.items() if value != getattr(base, name)}
+    return {f.name: f.default for f in fields(base) if f.name not in values and excluded_by(f.name) & changed}
 
 
 def check_demo(values: dict) -> None:
@@ -274,7 +283,7 @@ def check_demo(values: dict) -> None:
 
 def check_effects(values: dict, o: ModelOptions) -> None:
     """Raise UserError if one of these values does nothing in these options."""
-    for row in NO_EFFECT:
-        for name in row.names:
-            if not is_default(name, values.get(name, FIELDS[name].default)) and row.useless(o):
+    for name in meant(values):
+        for row in NO_EFFECT:
+            if name in row.names and row.useless(o):
                 raise UserError(f"--{name} has no effect here: {row.reason}")

@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any, ParamSpec
 
 from speculative.engines.choice import choose
-from speculative.measure.run import compare
+from speculative.measure.run import Run, compare
 from speculative.options import ModelOptions, make_options
-from speculative.plan import NO_FUNCTIONS
-from speculative.rules import name_of
 from speculative.session import Session, models_of
 from speculative.support.errors import UserError, naming_options
+from speculative.user import NO_FUNCTIONS, name_of
 
 P = ParamSpec("P")
 
@@ -53,10 +52,22 @@ class Pair(Session[ModelOptions]):
     def __dir__(self) -> list[str]:
         return FOR_USERS
 
-    compare = errors_without_dashes()(compare)
-    decode = errors_without_dashes()(Session.decode)
-    batch = errors_without_dashes()(Session.batch)
-    changed = errors_without_dashes()(Session.changed)
+    def decode(self, name, prompts, N, sample=0):
+        with errors_without_dashes():
+            return super().decode(name, prompts, N, sample)
+
+    def batch(self, prompts, n_tokens_to_generate=40, name="speculative"):
+        with errors_without_dashes():
+            return super().batch(prompts, n_tokens_to_generate, name)
+
+    def changed(self, **options):
+        with errors_without_dashes():
+            return super().changed(**options)
+
+    def compare(self, prompt, n_tokens_to_generate=40, repeats=None, watch=None) -> Run:
+        """Decode with both decoders: see measure.run.compare."""
+        with errors_without_dashes():
+            return compare(self, prompt, n_tokens_to_generate, repeats, watch)
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:
@@ -97,7 +108,7 @@ def load_pair(*values: Any, **options: Any) -> Pair:
             raise UserError("encoder is for a target that is a function: leave it out, or give the target")
         return Pair(o, functions=functions)
     check_function(target, encoder, {*given}, o.engine)
-    name = name_of(target, ())
+    name = name_of(target)
     o = replace(o, target_model_size=name)
     models = models_of(o)
     models.take_target(target, encoder, name)

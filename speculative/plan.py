@@ -7,43 +7,21 @@ that are wrong by their names alone, in options.py.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from speculative.drafters import parse_drafter
 from speculative.drafters.base import DrafterSpec
-from speculative.drafters.user import as_drafter
 from speculative.engines.formats import FORMATS
 from speculative.filters import Filters
 from speculative.options import ModelOptions
-from speculative.rules import Rule, as_rule, parse_rule
+from speculative.rules import Rule, parse_rule
 from speculative.support.errors import UserError
+from speculative.user import NO_FUNCTIONS, Functions
 from speculative.values import as_typed
 
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
-
-
-class Functions(NamedTuple):
-    """A user's functions, by the names that stand for them among the options."""
-
-    drafter: Mapping[str, DrafterSpec] = MappingProxyType({})
-    accept: Mapping[str, Rule] = MappingProxyType({})
-
-    def taken_from(self, given: dict) -> tuple[dict, "Functions"]:
-        """Return the options with names in place of functions, and these functions beside the earlier ones."""
-        named = dict(given)
-        functions = self._asdict()
-        for option, make in (("drafter", as_drafter), ("accept", as_rule)):
-            if callable(given.get(option)):
-                made: Any = make(given[option])
-                named[option] = made.name
-                functions[option] = {**functions[option], made.name: made}
-        return named, Functions(**functions)
-
-
-NO_FUNCTIONS = Functions()
 
 
 class Wanted(NamedTuple):
@@ -58,7 +36,7 @@ class Plan:
     """What will run.
 
     Of --drafter heads+ngram the roles are [target, heads, ngram], the networks [target], the loaded_parts those of
-    heads and ngram, the parts_without_a_model [heads], and the models [target, ngram].
+    heads and ngram, and the models [target, ngram].
     """
 
     levels: Sequence[Sequence[DrafterSpec]]  # the drafter's, from the outermost in
@@ -94,14 +72,9 @@ class Plan:
         return [spec for spec in self.specs if spec.load]
 
     @property
-    def parts_without_a_model(self) -> list[str]:
-        """The names of parts that are not models, to which no filters apply."""
-        return [spec.name for spec in self.loaded_parts if not spec.has_model]
-
-    @property
     def models(self) -> list[str]:
-        """The roles to which filters apply: networks, and drafters that are models."""
-        return [role for role in self.roles if role not in self.parts_without_a_model]
+        """The roles to which filters apply: networks, and loaded parts that are models."""
+        return [*self.networks, *(spec.name for spec in self.loaded_parts if spec.has_model)]
 
     @property
     def is_greedy(self) -> bool:
@@ -128,7 +101,7 @@ def make_plan(o: ModelOptions, engine: Any, functions: Functions = NO_FUNCTIONS)
     """Return the plan of these options, in which --fast is spelled out. engine: a contract.Engine. Raises UserError if
     they cannot run together, or not with this engine."""
     rule = parse_rule(o.accept, functions.accept)
-    if o.tree and not rule.accept_tree:
+    if o.tree and not rule.takes_trees:
         raise UserError(f"--accept {o.accept} tests a chain, and --tree drafts a tree: leave one of them out")
     levels = parse_drafter(o.drafter, functions.drafter, trees=bool(o.tree))
     plan = Plan(
@@ -171,13 +144,12 @@ def draft_filters(o: ModelOptions) -> Filters:
 
 def wanted_models(o: ModelOptions, engine: Any) -> dict[str, Wanted]:
     """Return by role all models that the options name: the target, the draft, and the target's copies by format."""
-    draft_dtype = engine.draft_dtype(o.dtype) if o.draft_dtype == "auto" else o.draft_dtype
-    models = {
-        "target": Wanted(o.target_model_size, o.dtype),
-        "draft": Wanted(o.draft_model_size, draft_dtype),
-    }
-    for dtype in FORMATS:
-        models[dtype] = Wanted(o.target_model_size, dtype)
+    draft_dtype = o.draft_dtype
+    if draft_dtype == "auto":
+        draft_dtype = engine.draft_dtype(o.dtype)
+    models = {dtype: Wanted(o.target_model_size, dtype) for dtype in FORMATS}
+    models["target"] = Wanted(o.target_model_size, o.dtype)
+    models["draft"] = Wanted(o.draft_model_size, draft_dtype)
     return models
 
 
@@ -189,7 +161,37 @@ def check_copies(plan: Plan) -> None:
             raise UserError(f"--drafter {role} takes no fewer bytes than the target, whose weights are {own}")
 
 
-def spelled_out(o: AnyOptions, drafter: str) -> AnyOptions:
-    """Return the options that --fast is short for, with this drafter (Models.fast_drafter)."""
+# ---- What --fast stands for ------------------------------------------------------------------------------------------
+
+LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
+LOOK_UP_OR_DRAFT = "prompt_lookup+model"
+
+
+def spelled_out(o: AnyOptions, models: Any) -> AnyOptions:
+    """Return the options that --fast is short for, if it is given. models: loading.Models. Raises UserError."""
+    if not o.fast:
+        return o
     accept = "block" if o.temperature > 0 else "token"
+    drafter = fast_drafter(models, o.n_tokens_to_generate)
     return replace(o, drafter=drafter, K="auto", tree=None, accept=accept)
+
+
+def fast_drafter(models: Any, N: int) -> str:
+    """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the
+    target if that pays. N: the tokens to generate. Raises UserError."""
+    return f"int8/{LOOK_UP_OR_DRAFT}" if copy_pays(models, N) else LOOK_UP_OR_DRAFT
+
+
+def copy_pays(models: Any, N: int) -> bool:
+    """Whether an int8 copy of the target, which has to fit beside it, saves more time in N tokens than it takes to
+    make. Raises UserError."""
+    target = models.spec("target")
+    is_large = target.folder and target._replace(dtype="int8").n_bytes >= LARGE_BYTES
+    # a copy of bfloat16 saves too little
+    if not (is_large and target.dtype == "float32" and models.engine.copy_pays(N)):
+        return False
+    try:
+        models.check(["target", "draft", "int8"])
+    except UserError:
+        return False
+    return True

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from speculative.batching import BatchLoops
 from speculative.decoding import decoded
 from speculative.drafters.base import Drafter
 from speculative.engines.cached_network import CachedNetwork
@@ -17,12 +16,13 @@ from speculative.engines.choice import make_engine
 from speculative.loading import Models
 from speculative.loops import DECODERS, Loops, PythonLoops
 from speculative.options import ModelOptions, make_options
-from speculative.plan import NO_FUNCTIONS, AnyOptions, Functions, Plan, make_plan, spelled_out, wanted_models
+from speculative.plan import AnyOptions, Plan, make_plan, spelled_out, wanted_models
 from speculative.sampling import Step
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
-from speculative.values import checked, n_nodes, one_of, text, whole
+from speculative.user import NO_FUNCTIONS, Functions
+from speculative.values import as_text, checked, n_nodes, one_of, whole
 
 S = TypeVar("S", bound="Session")
 
@@ -35,18 +35,13 @@ def models_of(o: ModelOptions, quiet: bool = False) -> Models:
     return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet, o.refresh)
 
 
-def n_cached(o: ModelOptions, n_tokens: int) -> int | None:
-    """Return the tokens in the caches of a batch whose longest text has n_tokens, on a device; None without --batch."""
-    return o.batch // o.data_parallel * n_tokens if o.batch > 1 else None
-
-
-def is_short(o: ModelOptions, n_tokens: int) -> bool:
-    """Return True for a command that reads so few tokens that packing does not pay: float32 weights are then used where
-    they lie in the file. Prompts and long windows cost 1.1 to 1.5 times as much without tiles, but to write 6 GB of
-    tiles would take longer. n_tokens: of its longest text."""
+def packing_pays(o: ModelOptions, n_tokens: int) -> bool:
+    """Return False for a command that reads so few tokens that its float32 weights are used where they lie in the file.
+    Prompts and long windows cost 1.1 to 1.5 times as much without tiles, but to write 6 GB of tiles would take longer.
+    n_tokens: of its longest text."""
     if o.batch > 1 or getattr(o, "verify", False):
-        return False
-    return getattr(o, "n_samples", 1) * n_tokens <= IN_PLACE_TOKENS
+        return True
+    return getattr(o, "n_samples", 1) * n_tokens > IN_PLACE_TOKENS
 
 
 class Session(Generic[AnyOptions]):
@@ -69,10 +64,7 @@ class Session(Generic[AnyOptions]):
         name. Raises UserError."""
         self.models = models or models_of(options, quiet)
         self.engine = self.models.engine
-        self.options = options
-        if options.fast:
-            drafter = self.models.fast_drafter(options.n_tokens_to_generate)
-            self.options = spelled_out(options, drafter)
+        self.options = spelled_out(options, self.models)
         self.functions = functions
         self.plan = make_plan(self.options, self.engine, functions)
         self.models.check_weights(self.plan)
@@ -84,7 +76,7 @@ class Session(Generic[AnyOptions]):
         self.load()
         self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.models}
         self.python_loops = PythonLoops(self.plan, self.models)
-        self.loops = self.loops_of(self.plan)
+        self.loops = self.compiled_loops(self.plan) or self.python_loops
         self.batch_loops: dict[int, Loops] = {}  # by the number of texts; kept, as K auto learns what calls cost
 
     def load(self) -> None:
@@ -94,17 +86,15 @@ class Session(Generic[AnyOptions]):
         lengths = [len(self.encode(prompt)) for prompt in {*self.prompts}]
         longest = max(lengths, default=1)  # tokens of a prompt
         n_tokens = longest + o.n_tokens_to_generate
-        self.models.check(plan.networks, n_cached(o, n_tokens))
-        new = self.models.load(plan, in_place=bool(self.prompts) and is_short(o, n_tokens))
+        n_texts = o.batch // o.data_parallel  # on a device
+        self.models.check(plan.networks, n_texts * n_tokens if o.batch > 1 else None)
+        in_place = bool(self.prompts) and not packing_pays(o, n_tokens)
+        new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
 
-    def loops_of(self, plan: Plan) -> Loops:
-        """The loops of a plan over the loaded models."""
-        networks = {role: self.models[role] for role in plan.networks}
-        compiled = self.engine.compiled_loops(plan, networks)
-        if compiled:
-            return compiled
-        return BatchLoops(plan, self.models) if plan.batch > 1 else self.python_loops
+    def compiled_loops(self, plan: Plan) -> Loops | None:
+        """The loops of a plan as programs on a device, if the engine compiles them."""
+        return self.engine.compiled_loops(plan, {role: self.models[role] for role in plan.networks})
 
     def changed(self: S, **options: Any) -> S:
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -114,8 +104,8 @@ class Session(Generic[AnyOptions]):
 
     def __repr__(self) -> str:
         o = self.options
-        models = [f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values()]
-        return one_line(f"Session({', '.join(models)}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
+        models = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
+        return one_line(f"Session({models}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
 
     @property
     def exact(self) -> bool:
@@ -126,7 +116,7 @@ class Session(Generic[AnyOptions]):
 
     def encode(self, prompt: str) -> list[int]:
         """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
-        n_bytes = len(checked("the prompt", text, prompt).encode())
+        n_bytes = len(checked("the prompt", as_text, prompt).encode())
         if n_bytes > self.max_prompt_bytes:  # encoding more takes much memory
             raise UserError(
                 f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
@@ -154,17 +144,15 @@ class Session(Generic[AnyOptions]):
     def prompts_that_fit(self, prompts: Sequence[str]) -> list[str]:
         """Return the prompts that fit with the tokens to generate. If others of a batch do not, a line names each.
         Raises UserError if none fits."""
-        N = self.options.n_tokens_to_generate
         fitting: list[str] = []
         for number, prompt in enumerate(prompts, start=1):
             try:
-                self.input_ids(prompt, N)
+                self.input_ids(prompt, self.options.n_tokens_to_generate)
+                fitting.append(prompt)
             except UserError as error:
                 if self.plan.batch == 1 or (number == len(prompts) and not fitting):
                     raise
                 print(f"prompt {number} is left out: {error}", file=sys.stderr)
-            else:
-                fitting.append(prompt)
         return fitting
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
@@ -202,10 +190,10 @@ class Session(Generic[AnyOptions]):
             raise UserError("a batch needs at least one prompt")
         n_texts = self.plan.batch if self.plan.batch > 1 else len(prompts)
         session = copy(self)
-        session.plan = replace(self.plan, batch=n_texts)
-        self.engine.check(session.plan)
+        session.plan = plan = replace(self.plan, batch=n_texts)
+        self.engine.check(plan)
         if n_texts not in self.batch_loops:
-            self.batch_loops[n_texts] = self.loops_of(session.plan)
+            self.batch_loops[n_texts] = self.compiled_loops(plan) or PythonLoops(plan, self.models)
         session.loops = self.batch_loops[n_texts]
         return session.decode(name, prompts, n_tokens_to_generate)
 

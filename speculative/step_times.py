@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from speculative.engines.calls import Call
 from speculative.steps import TextStep
@@ -10,25 +11,25 @@ from speculative.steps import TextStep
 RoleCall = tuple[str, Call]  # the role of a model, and a call of it
 
 
-def in_order(role_call: RoleCall) -> tuple[float, bool]:
+def in_order(role_call: RoleCall) -> tuple:
     role, call = role_call
     return call.began, role == "target"  # drafts whose derived time is 0 come first, too
 
 
+@dataclass
 class StepTimes:
     """The times of steps, by the clock and by the models' logs."""
 
-    def __init__(self, logs: Mapping[str, deque[Call]]):
-        self.logs = logs
-        self.last: dict[str, Call | None] = {}  # by role, the last call before the step
-        self.began = 0.0
-        self.unassigned_seconds = 0.0  # of the decoder, that are in no step yet
+    logs: Mapping[str, deque[Call]]  # by role
+    last: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the step
+    began: float = 0.0
+    unassigned_seconds: float = 0.0  # of the decoder, that are in no step yet
 
-    def begin(self) -> None:
+    def begin(self):
         self.last = {role: log[-1] if log else None for role, log in self.logs.items()}
         self.began = time.perf_counter()
 
-    def end(self) -> None:
+    def end(self):
         self.unassigned_seconds += time.perf_counter() - self.began
 
     def calls(self) -> list[RoleCall]:

@@ -13,13 +13,13 @@ Source: Miao et al. 2023, "SpecInfer" (a tree in one call; siblings tested in tu
 section 3.2 (siblings without replacement, each tested against the remainder of q); Leviathan et al. 2023 (the chain).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from speculative.sampling import Step, max_fn, ratio
+from speculative.sampling import Step, max_fn
 
 
 @dataclass
@@ -81,83 +81,23 @@ def path_of(step: Step) -> list[int]:
     return nodes
 
 
-# ---- Steps 3 and 4 of a tree -----------------------------------------------------------------------------------------
-
-
-class Tested(NamedTuple):
-    """The test of a draft j."""
-
-    u: float  # the random number
-    p: float  # p(j)
-    q: float  # q(j), of what the siblings before it have left of q
-    passed: bool
-    w: float | None = None  # in a block: the chance that j is accepted, by its own test or a later one
-    h: float | None = None  # in a block: the chance that its own test passes
-
-
-class Judgement(NamedTuple):
-    """What a rule decides about a proposal."""
-
-    accepted: list[int]  # the drafts
-    rest: Any  # [n_vocab], the distribution of the token after them
-    origin: str  # of rest: "q", a row of the target's; "residual", what a rejection has left of it
-    tests: list[Tested]  # of each draft that was tested
-
-
-def sibling_by_sibling(
-    proposal: Any, q, u: Iterator[float], overlap: Callable, residual_fn: Callable
-) -> Judgement:  # q [1 + m, n_vocab]
-    """Steps 3 and 4 of a tree: token_by_token, with several children to test at each position.
-
-    proposal: a Tree, or a Proposal. u: a random number for each test. overlap, residual_fn: the parts of the rule
-    (rules.one_by_one).
-    """
-    children = children_of(proposal)  # [1 + m]
-    tokens: list[int] = []
-    tests = []
-
-    # Step 3: walk down from the root.
-    untested = [*children[0]]
-    rest = q[0]  # [n_vocab]
-    origin = "q"
-    while untested:
-        child = untested.pop(0)
-        j, p = draft_at(proposal, child)  # id, [n_vocab]
-        u_j = next(u)
-        passed = u_j < ratio(overlap(rest, p), p, j)
-        tests.append(Tested(u_j, float(p[j]), float(rest[j]), passed))
-        if passed:  # it is the next node
-            tokens.append(j)
-            untested = [*children[child]]
-            rest = q[child]  # [n_vocab]
-            origin = "q"
-        else:  # less of q is left for its siblings
-            rest = residual_fn(rest, p, j)  # [n_vocab]
-            origin = "residual"
-
-    # Step 4: the next token is drawn from what is left of q if every child was rejected, and at a leaf from its row.
-    return Judgement(tokens, rest, origin, tests)
-
-
 def without(p, j: int):  # [n_vocab], id -> [n_vocab]
     """The distribution p if its token is not j. All zeros if p has no other."""
     return max_fn(np.where(np.arange(len(p)) == j, 0, p))  # [n_vocab]
 
 
+@dataclass
 class TreeAdapter:
     """A drafter of trees and its target, as sampling.speculative_sampling takes them, with the depth for K.
 
     The loop hands only the tokens of a tree from one to the other, so the tree of the step is kept here.
     """
 
-    def __init__(self, draft: Callable, target_model: Callable, widths: Sequence[int]):
-        """draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; any will do, if each token
-        was drawn from its p. target_model(x, tree) -> [1 + m, n_vocab], the distributions after the root and each node.
-        """
-        self.draft_tree = draft
-        self.score_tree = target_model
-        self.widths = widths
-        self.tree = Tree("")  # of this step
+    draft_tree: Callable  # draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; any will do,
+    # if each token was drawn from its p
+    score_tree: Callable  # (x, tree) -> [1 + m, n_vocab], the distributions after the root and each node
+    widths: Sequence[int]
+    tree: Tree = field(default_factory=lambda: Tree(""))  # of this step
 
     def draft(self, x, k: int) -> Tree:  # [n]
         self.tree = self.draft_tree(x, self.widths[:k])

@@ -15,16 +15,17 @@ from speculative import lookahead
 from speculative.drafters import DRAFTERS
 from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
-from speculative.drafters.user import as_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
 from speculative.laws.cases import coarse, generator_of, model_of
 from speculative.laws.paths import distance, law_of
-from speculative.loading import Models, ModelSpec
+from speculative.loading import Models
+from speculative.model_spec import ModelSpec
 from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling
 from speculative.session import Session, models_of
 from speculative.trees import by_paths
+from speculative.user import as_drafter
 
 
 def text_distribution(decode):
@@ -110,7 +111,7 @@ class Networks(Models):
     """The models of a session: a random network for each role, and the parts that drafters load."""
 
     def __init__(self, o, n_vocab, seed):
-        super().__init__(**vars(models_of(o, quiet=True)))
+        vars(self).update(vars(models_of(o, quiet=True)))
         self.n_vocab = n_vocab
         self.seed = seed
         self.clock = Clock()

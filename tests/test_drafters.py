@@ -17,7 +17,7 @@ from tiny import counting_target, decoded, one_hot, refusal
 
 from speculative import load_pair
 from speculative.drafters import DRAFTERS, first_of
-from speculative.drafters.base import DrafterSpec, always
+from speculative.drafters.base import DrafterSpec
 from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
@@ -114,7 +114,7 @@ def copied_from(path):
         return models.spec("target").encoder.encode(Path(path).read_text("utf-8"))
 
     def chain(context):
-        def draft(x, k, go_on=always):
+        def draft(x, k, go_on=None):
             tokens = context.models[f"file:{path}"][:k]
             return Proposal(tokens, np.eye(context.n_vocab, dtype=np.float32)[tokens], [f"file:{path}"] * len(tokens))
 

@@ -15,7 +15,7 @@ from enumeration import World, text_distribution
 from tiny import plant, python
 
 import speculative
-from speculative import loading, sampling
+from speculative import plan, sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
@@ -33,7 +33,7 @@ COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/m
 COMPOUND += ["model/ngram/prompt_lookup", "int8/prompt_lookup+model"]
 RULE_NAMES = [f"{name}:0.3" if entry.letter else name for name, entry in RULES.items()]
 LOSSLESS = [name for name in RULE_NAMES if parse_rule(name).lossless]
-WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).accept_tree]
+WITH_LOOKAHEAD = [(name, K) for name in RULE_NAMES for K in (2, "tree") if K != "tree" or parse_rule(name).takes_trees]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ DECODES = [
     for drafter in [*DRAFTERS, "users", *COMPOUND]
     for accept in LOSSLESS
     for K in (1, 2, "auto", "tree")
-    if K != "tree" or (parse_rule(accept).accept_tree and drafts_trees(drafter))
+    if K != "tree" or (parse_rule(accept).takes_trees and drafts_trees(drafter))
 ]
 DECODES += [
     {"accept": accept} | filters | lookahead_of(K, "model")
@@ -99,7 +99,7 @@ def test_the_output_is_the_targets(world, options):
 @pytest.mark.parametrize("copy_pays", [False, True])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
 def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, copy_pays):
-    monkeypatch.setattr(loading, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
+    monkeypatch.setattr(plan, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
     monkeypatch.setattr(CEngine, "copy_pays", lambda engine, N: copy_pays)
     made = world(fast=True, **options)
     assert made.session.options.drafter == "int8/" * copy_pays + "prompt_lookup+model"
@@ -168,26 +168,26 @@ OF_OUR_OWN = [
     ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", CHAIN),
     ("sampling:speculative_sampling", "min(K, T - n - 1)", "K", CHAIN),
     ("sampling:max_fn", "x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)", "x_max", TREE),
-    ("trees:sibling_by_sibling", "rest = residual_fn(rest, p, j)", "pass", TREE),
-    ("trees:sibling_by_sibling", 'origin = "residual"', "rest = rest if untested else q[proposal.parents[child - 1]]\n            origin = 'residual'", TREE),
-    ("trees:sibling_by_sibling", "rest = q[child]", "rest = q[0]", TREE),
+    ("rules:OneByOne.judge", "rest = self.residual_of(rest, p, j)", "pass", TREE),
+    ("rules:OneByOne.judge", 'origin = "residual"', "rest = rest if untested else q[proposal.parents[child - 1]]\n            origin = 'residual'", TREE),
+    ("rules:OneByOne.judge", "rest = q[child]", "rest = q[0]", TREE),
     ("drafters.model:drawn_siblings", "yield token, p", "yield token, p * 0 + 1 / len(p)", TREE),
     ("rules:block_chances", "min(1.0, w[-1] * ratio(q[i - 1], p[i - 1], j))", "w[-1] * ratio(q[i - 1], p[i - 1], j)", BLOCK),
     ("rules:block_chances", "np.maximum(w[i] * q[i] - p[i], 0)", "abs(w[i] * q[i] - p[i])", BLOCK),
     ("rules:block_chances", "s / (s + (1 - w[i]))", "float(s > 0)", BLOCK),
     ("rules:block_chances", "w[i] * q[i] - p[i]", "w[i] * q[i] - p[i - 1]", BLOCK),
-    ("rules:block_by_block", "residual(w[n_accepted] * rest", "residual(rest", BLOCK),
-    ("rules:block_by_block", "            n_accepted = i", "            n_accepted = i\n        else:\n            break", BLOCK),
+    ("rules:Block.judge", "residual(w[n_accepted] * rest", "residual(rest", BLOCK),
+    ("rules:Block.judge", "            n_accepted = i", "            n_accepted = i\n        else:\n            break", BLOCK),
     ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", CHAIN),
     ("drafters.model:model_drafter", "return Proposal(tokens, p", "return Proposal(tokens[: sum(r[t] > 0.3 for r, t in zip(p, tokens))], p", CHAIN),
     ("drafters.lookup:prompt_lookup", "one_hot(tokens, n_vocab)", "np.full((k, n_vocab), 1 / n_vocab)", CHAIN | {"drafter": "prompt_lookup"}),
     ("drafters.heads:head_drafter", "p[:m], [NAME]", "p[:m][::-1], [NAME]", HEADS),
     ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.n_accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
     ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
-    ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
+    ("user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
-    ("loops:PythonLoops.speculative_steps", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
+    ("loops:PythonLoops.steps", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
 ]  # fmt: skip
 
 

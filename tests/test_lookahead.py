@@ -12,7 +12,6 @@ from tiny import decoded, plant
 
 from speculative.acceptance import Acceptance
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import always
 from speculative.lookahead import AutoK, Stopping
 from speculative.loops import PythonLoops
 from speculative.measure.simulate import Clock, KnownText, Prices, Simulation
@@ -63,7 +62,7 @@ class CountingText(Simulation):
     def window_seconds(self, rows):
         return self.elapsed(self.prices.window(rows))
 
-    def draft(self, x, k, go_on=always):
+    def draft(self, x, k, go_on=None):
         unread = len(x) - self.n_read
         self.n_read = len(x)
         proposal = self.by_model(x, k, go_on)
@@ -105,6 +104,7 @@ def test_it_comes_close_to_the_best_fixed_k(alpha, draft_time, row):
 
 
 never = accepted_with(0)
+always = accepted_with(1)
 USELESS = [
     {"right": never, "draft_time": 0.1},
     {"right": never, "draft_time": 4.0},
@@ -244,8 +244,8 @@ def adapts_to_speed():
 
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
-    record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), token_seconds=SimpleNamespace(usual=0.1))
-    lookahead = SimpleNamespace(window=lambda rows: 1 + 0.75 * (rows - 1), token_worth=1.0, is_alone=True)
+    record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), draft_seconds=SimpleNamespace(usual=0.1))
+    lookahead = SimpleNamespace(window=lambda rows: 1 + 0.75 * (rows - 1), token_seconds=1.0, is_alone=True)
     pays = []
     for k, lookahead.K_max in ((0, 9), (1, 9), (2, 9), (1, 1)):  # the text ends after k drafts, but with the last
         pays.append(Stopping(record, lookahead, k).pays())
@@ -279,9 +279,9 @@ PLANTED = [
     (learns_from_margins, "acceptance:Acceptance.preferred", "-margin", "-1"),
     (learns_from_margins, "acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
     (IN_BETWEEN, "lookahead:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
-    (DEAR_ROWS, "lookahead:Stopping.cost", "self.window(n + 1)", "self.window(1)"),
+    (DEAR_ROWS, "lookahead:Stopping.cost", "lookahead.window(n + 1)", "lookahead.window(1)"),
     (DEAR_ROWS, "lookahead:Stopping.pays", "self.record.acceptance.mean * ", ""),
-    (ends_the_text, "lookahead:Stopping.pays", " or (self.near_end and self.pays_to_the_end())", ""),
+    (ends_the_text, "lookahead:Stopping.pays", " or self.pays_to_the_end()", ""),
     (ends_the_text, "lookahead:Stopping.pays_to_the_end", "/ 2", "* 9"),
     (costs_little, "lookahead:Stopping.most", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
     (costs_little, "lookahead:AutoK.learn", "record.idle_seconds = 0.0", "pass"),

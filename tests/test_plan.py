@@ -13,7 +13,8 @@ from speculative import plan
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import Filters
 from speculative.options import FIELDS, ModelOptions, make_options
-from speculative.plan import Functions, Plan, spelled_out
+from speculative.plan import Plan
+from speculative.user import Functions
 
 
 class Anything(NumpyEngine):
@@ -73,7 +74,7 @@ PLANNED = [
     Row("drafter", "int8/ngram+model", attrgetter("roles"), ["target", "draft"], ["target", "int8", "ngram", "draft"]),
     Row("drafter", "int8/ngram+model", attrgetter("networks"), ["target", "draft"], ["target", "int8", "draft"]),
     Row("drafter", "heads+ngram", lambda plan: [spec.name for spec in plan.loaded_parts], [], ["heads", "ngram"]),
-    Row("drafter", "heads+ngram", attrgetter("parts_without_a_model"), [], ["heads"]),
+    Row("drafter", "heads+ngram", attrgetter("models"), ["target", "draft"], ["target", "ngram"]),
     Row("tree", "2,1", attrgetter("tree"), (), (2, 1)),
     Row("tree", "2,1", both("temperature"), (0.0, 0.0), (0.0, 1.0)),
     Row("tree", "2,1", both("temperature"), (0.5, 0.5), (0.5, 0.5), {"temperature": "0.5"}),
@@ -104,10 +105,11 @@ def test_every_option_of_a_decode_has_such_a_row():
     assert {*Filters._fields} <= {row.option for row in PLANNED}
 
 
-def test_fast_is_spelled_out():
+def test_fast_is_spelled_out(monkeypatch):
     cold, warm = (make_options(ModelOptions, {"fast": "True", "temperature": t}) for t in ("0", "1"))
-    assert [spelled_out(o, "int8/model").accept for o in (cold, warm)] == ["token", "block"]
-    made = plan.make_plan(spelled_out(warm, "int8/prompt_lookup+model"), NumpyEngine())
+    monkeypatch.setattr(plan, "copy_pays", lambda models, N: True)
+    assert [plan.spelled_out(o, None).accept for o in (cold, warm)] == ["token", "block"]
+    made = plan.make_plan(plan.spelled_out(warm, None), NumpyEngine())
     assert (names_of(made), made.Ks) == ([["int8"], ["prompt_lookup", "model"]], ["auto", "auto"])
 
 

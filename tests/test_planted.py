@@ -13,6 +13,7 @@ from speculative import decoding, load_pair, options, plan
 from speculative.engines import memory
 from speculative.engines.c.engine import CEngine
 from speculative.options import ModelOptions, Options
+from speculative.plan import fast_drafter
 from speculative.session import Session
 from speculative.support.errors import UserError
 
@@ -49,7 +50,7 @@ def check_no_effect(load):
 
 def check_defaults(load):
     """A default excludes nothing, but a K that is given does."""
-    assert options.make_options(Options, {"tree": "2,1", "batch": "1"}).tree == (2, 1)
+    assert options.make_options(Options, {"fast": "True", "accept": "token"}).fast
     assert "cannot be combined" in refusal(options.make_options, Options, {"tree": "2,1", "K": "4"})
 
 
@@ -235,11 +236,11 @@ def check_copy_is_counted(load):
 def check_fast_drafter(load):
     """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("speculative.loading.LARGE_BYTES", 0)
+        patch.setattr("speculative.plan.LARGE_BYTES", 0)
         patch.setattr(CEngine, "copy_pays", lambda engine, N: True)
         models = load().models
-        assert models.fast_drafter(40) == "int8/prompt_lookup+model"
-        assert load(dtype="bfloat16").models.fast_drafter(40) == "prompt_lookup+model"
+        assert fast_drafter(models, 40) == "int8/prompt_lookup+model"
+        assert fast_drafter(load(dtype="bfloat16").models, 40) == "prompt_lookup+model"
         patch.setattr(memory, "check", without_a_copy)
         session = load(fast=True)
         assert session.options.drafter == "prompt_lookup+model"
@@ -254,11 +255,11 @@ def without_a_copy(models, *others):
 
 MISTAKES = [
     # (the check that sees it, where, what stands there, what stands there by mistake)
-    (check_conflicts, "options:check_conflicts", "in EXCLUDING", "in ()"),
+    (check_conflicts, "options:check_conflicts", "in excluded_by(name)", "in ()"),
     (check_no_effect, "options:check_effects", "row.useless(o)", "False"),
-    (check_defaults, "options:is_default", 'name not in ("prompt", "K")', "True"),
-    (check_defaults, "options:is_default", "value == FIELDS[name].default and", "False and"),
-    (check_change, "options:reset_by", "pairs & EXCLUDING", "False"),
+    (check_defaults, "options:meant", 'name in ("prompt", "K")', "False"),
+    (check_defaults, "options:meant", "value != FIELDS[name].default", "True"),
+    (check_change, "options:reset_by", "excluded_by(f.name) & changed", "False"),
     (check_change, "options:make_options", "replace(base, **reset_by(values, base), **values)", "kind(**values)"),
     (check_change, "options:read_values", 'if base and not f.metadata.get("live")', "if False"),
     (check_change, "options:read_values", "f.default if value is None else", "base and getattr(base, name) if value is None else"),
@@ -280,17 +281,17 @@ MISTAKES = [
     (check_samples, "session:Session.speculative", "n_tokens_to_generate, sample)", "n_tokens_to_generate)"),
     (check_changed_session, "session:Session.changed", "base=self.options", "base=type(self.options)()"),
     (check_changed_session, "session:Session.changed", "functions=functions", "functions=type(functions)()"),
-    (check_fast, "session:Session.__init__", "if options.fast:", "if False:"),
-    (check_memory, "session:Session.load", "self.models.check(plan.networks, n_cached(o, n_tokens))", "pass"),
+    (check_fast, "plan:spelled_out", "if not o.fast", "if True"),
+    (check_memory, "session:Session.load", "self.models.check(plan.networks, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
     (check_special, "session:Session.encode", "self.plan.special", "False"),
     (check_smallest_context, "loading:Models.smallest_context", "min(", "max("),
-    (check_samples, "decoding:decoded", "plan.rng(sample + first + index)", "plan.rng(sample)"),
-    (check_rule, "loops:PythonLoops.speculative_steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
-    (check_greedy, "loops:PythonLoops.steps", 'self.model("target")', 'self.model(self.plan.networks[-1])'),
+    (check_samples, "decoding:TextDecode.__post_init__", "plan.rng(self.sample + number)", "plan.rng(self.sample)"),
+    (check_rule, "loops:PythonLoops.steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
+    (check_greedy, "loops:PythonLoops.steps", 'autoregressive_sampling(x, target,', 'autoregressive_sampling(x, self.model(plan.networks[-1]),'),
     (check_stop, "decoding:TextDecode.with_text", "min(step.n_accepted, n)", "step.n_accepted"),
     (check_stop, "decoding:pieces_of", "if text.stopped", "if False"),
     (check_draft_filters, "loops:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
-    (check_lookahead_of_each_level, "loops:PythonLoops.around", "self.lookaheads[level]", "self.lookaheads[level - 1]"),
+    (check_lookahead_of_each_level, "loops:PythonLoops.drafter_around", "self.lookaheads[level]", "self.lookaheads[level - 1]"),
     (check_times, "step_times:StepTimes.calls", "sorted(made, key=in_order)", "made"),
     (check_times, "step_times:StepTimes.take_span", "began, seconds = self.began", "began, seconds = 0.0"),
     (check_times, "step_times:StepTimes.write", "step.prefill |= call.prefill", "pass"),
@@ -298,13 +299,13 @@ MISTAKES = [
     (check_costs, "loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
     (check_roles, "loading:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
     (check_roles, "loading:Models.spec", ", dtype=role)", ")"),
-    (check_roles, "loading:Models.read", "[spec.role for spec in specs]", "[spec.role for spec in reversed(specs)]"),
+    (check_roles, "loading:Models.read_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
     (check_loaded_once, "loading:Models.new_specs", "if role not in self.loaded", "if role"),
     (check_loaded_once, "loading:Models.load", "if self.shares_cache(spec.role)", "if False"),
     (check_copy_is_counted, "loading:Models.check", "self.new_specs(networks)", "[]"),
     (check_fast_drafter, "loading:Models.load", "for spec in new if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
-    (check_fast_drafter, "loading:Models.copy_pays", 'target.dtype == "float32"', "True"),
-    (check_fast_drafter, "loading:Models.copy_pays", "except UserError:\n        return False", "except UserError:\n        return True"),
+    (check_fast_drafter, "plan:copy_pays", 'target.dtype == "float32"', "True"),
+    (check_fast_drafter, "plan:copy_pays", "except UserError:\n        return False", "except UserError:\n        return True"),
 ]  # fmt: skip
 CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
 

@@ -11,10 +11,11 @@ from tiny import counting_target, decoded, one_hot, refusal
 from gpt2 import softmax
 from speculative.drafters import DRAFTERS
 from speculative.explain import RecordedRandom, rebuilt_tests
-from speculative.rules import as_rule, papers_chances, parse_rule
+from speculative.rules import papers_chances, parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.support.errors import UserError
 from speculative.support.names import split
+from speculative.user import UserRule
 
 RNG = np.random.default_rng
 LAST = 1 - 2**-53  # the largest number that a generator gives
@@ -132,13 +133,13 @@ def test_a_rule_gets_arrays(K):
         assert proposal.p.shape == (len(proposal.tokens), 7)
         return [*proposal.tokens, int(np.argmax(q[-1]))]
 
-    steps = [*speculative_sampling([0], right_drafts, counting(), 9, K, RNG(0), as_rule(accept).accept)]
+    steps = [*speculative_sampling([0], right_drafts, counting(), 9, K, RNG(0), UserRule(accept).accept)]
     assert decoded(steps) == [1, 2, 3, 4, 5, 6, 0, 1, 2]
     assert {type(token) for step in steps for token in step.tokens} == {int}
 
 
 @pytest.mark.parametrize("part", ["tokens", "p", "q"])
-@pytest.mark.parametrize("rule", [lambda accept: as_rule(accept).accept, lambda accept: accept])
+@pytest.mark.parametrize("rule", [lambda accept: UserRule(accept).accept, lambda accept: accept])
 def test_a_rule_that_writes_to_its_arrays_is_stopped(part, rule):
     def accept(proposal, q, rng):
         given = proposal._asdict() | {"q": q}

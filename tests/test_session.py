@@ -22,7 +22,6 @@ import speculative
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative import decoding, load_pair
 from speculative.drafters import DRAFTERS
-from speculative.drafters.user import proposal_of
 from speculative.engines.c.engine import CEngine
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.network import LOCK
@@ -31,6 +30,7 @@ from speculative.rules import parse_rule
 from speculative.sampling import token_by_token
 from speculative.session import Session
 from speculative.support.panics import redirecting
+from speculative.user import proposal_of
 from speculative.verify.checks import check_greedy
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
@@ -63,7 +63,7 @@ HOW += [{"fast": True}]
 def test_the_greedy_text_is_the_targets(pair, greedy, last, options):
     """To the bit, with exactly N tokens, to the end of the context, whatever drafts and whatever the rule."""
     if "tree" in options and not (
-        drafts_trees(options.get("drafter", "model")) and parse_rule(options.get("accept", "token")).accept_tree
+        drafts_trees(options.get("drafter", "model")) and parse_rule(options.get("accept", "token")).takes_trees
     ):
         assert "tree" in refusal(pair.changed, **options)
         return

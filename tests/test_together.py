@@ -16,6 +16,7 @@ from conftest import MODELS
 from speculative import UserError, load_pair
 from speculative.engines.c.library import library
 from speculative.engines.together import Closed, Strand
+from speculative.loops import PythonLoops
 
 
 def counting(strand_of, events, faults=()):
@@ -144,7 +145,7 @@ def texts_of(steps, n_texts=5):
 def batch_of(session, size, sampled):
     session = copy(session)
     session.plan = replace(session.plan, batch=size)
-    session.loops = session.loops_of(session.plan)
+    session.loops = PythonLoops(session.plan, session.models)
     return texts_of(session.batch(sampled, N))
 
 

@@ -16,7 +16,6 @@ from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
 from speculative.engines.parameters import convert_all as convert
 from speculative.measure.record import Sample
-from speculative.rules import Rule, rule_of
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -140,8 +139,4 @@ def plant(monkeypatch, place, old, new):
         for key, value in [*vars(user).items()]:
             if value is function:
                 monkeypatch.setattr(user, key, found[name])
-            elif isinstance(value, Rule) and value.accept is function:
-                monkeypatch.setattr(user, key, value._replace(accept=found[name]))
-            elif isinstance(value, Rule) and value.judge is function:
-                monkeypatch.setattr(user, key, rule_of(value.kind, found[name], value.chances))
     monkeypatch.setattr(owner, name, found[name])

@@ -50,10 +50,8 @@ def write_packed(o: Options) -> None:
     models = models_of(o)
     if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
-    if o.fast:
-        o = spelled_out(o, models.fast_drafter(o.n_tokens_to_generate))
-    plan = make_plan(o, models.engine)
-    for path in models.write_packed(plan.networks):
+    plan = make_plan(spelled_out(o, models), models.engine)
+    for path in models.write_packs(plan.networks):
         print(one_line(f"{path}: {bytes_in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from speculative.options import FIELDS, SHORT
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.synonyms import OPTIONS, unknown_option
-from speculative.values import SWITCH, switch, without_escapes
+from speculative.values import SWITCH, as_switch, without_escapes
 
-SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is switch}
+SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is as_switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
 LIKE_SWITCH = ("true", "false", "yes", "no")  # words that are refused as the value of a switch, not taken as a prompt
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # an editor puts them in the place of - and --

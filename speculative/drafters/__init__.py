@@ -59,7 +59,7 @@ def spec_named(name: Name, specs: Mapping) -> DrafterSpec:
     return spec.with_argument(name.argument)
 
 
-def first_of(drafts: Sequence[Callable]) -> Callable:
+def first_of(drafts: Sequence) -> Callable:
     """Return a drafter that asks these in turn, and gives the first proposal that is not empty.
 
     Whether a proposal is empty must not depend on draws: a drawn token is never withdrawn for what it is.

@@ -24,7 +24,7 @@ import numpy as np
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.hugging_face import read_file
 from speculative.checkpoints.tensors import array_of
-from speculative.drafters.base import Context, DrafterSpec, always, until_unsure
+from speculative.drafters.base import Context, DrafterSpec, until_unsure
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
 from speculative.support.errors import UserError
@@ -83,49 +83,43 @@ def check(heads: Heads, models) -> None:
         )
 
 
-def head_model(context: Context) -> Callable:
-    """-> model(x) -> [n_heads, n_vocab], the guesses of the heads for the tokens after x.
-
-    There are no rows if this decode has not called the target on the text yet.
-    """
+def guesses(context: Context, x):  # [n] -> [n_heads, n_vocab]
+    """The distributions that the heads guess for the tokens after x. There are no rows if this decode has not called
+    the target on the text yet."""
     target = context.models["target"]
+    text = x[:-1]  # [n - 1]; the last token of x is the target's own, which it has not been fed yet
+    h = target.hidden_after(text)  # [n_embd]
+    if h is None:
+        return np.empty((0, context.n_vocab), np.float32)
     heads = context.models[NAME]
-
-    def model(x):  # [n]
-        text = x[:-1]  # [n - 1]; the last token of x is the target's own, which it has not been fed yet
-        h = target.hidden_after(text)  # [n_embd]
-        if h is None:
-            return np.empty((0, context.n_vocab), np.float32)
-        return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
-
-    return model
+    return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
 
 
-def head_drafter(model: Callable, rng: np.random.Generator) -> Callable:
-    """A token from each head in turn. model: head_model."""
+def head_drafter(context: Context) -> Callable:
+    """A token from each head in turn."""
 
-    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= n_heads
-        p = model(x)  # [n_heads or 0, n_vocab]
+    def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= n_heads
+        p = guesses(context, x)  # [n_heads or 0, n_vocab]
         n = min(k, len(p))
         margins = [1 / (i + 1) for i in range(n)]  # each head knows less than the one before
         m = until_unsure(margins, go_on)
-        tokens = [sample(p_i, rng) for p_i in p[:m]]
+        tokens = [sample(p_i, context.rng) for p_i in p[:m]]
         return Proposal(tokens, p[:m], [NAME] * m, margins=margins[:m])
 
     return draft
 
 
-def head_tree(model: Callable, rng: np.random.Generator, greedy: bool) -> Callable:
+def head_tree(context: Context) -> Callable:
     """The same with several guesses for each token: all nodes of a depth have children from one head."""
 
     def draft(x, widths):
-        p = model(x)  # [n_heads or 0, n_vocab]
+        p = guesses(context, x)  # [n_heads or 0, n_vocab]
 
         def rows_of(x, tree, nodes):  # -> [len(nodes), n_vocab]
             depths = [len(tree.path(node)) for node in nodes]
             return p[depths]
 
-        draft_tree = model_tree(rows_of, rng, greedy, NAME)
+        draft_tree = model_tree(rows_of, context.rng, context.greedy, NAME)
         return draft_tree(x, widths[: len(p)])
 
     return draft
@@ -134,9 +128,10 @@ def head_tree(model: Callable, rng: np.random.Generator, greedy: bool) -> Callab
 SPEC = DrafterSpec(
     name=NAME,
     mark="h",
-    chain=lambda context: head_drafter(head_model(context), context.rng),
-    tree=lambda context: head_tree(head_model(context), context.rng, context.greedy),
+    chain=lambda context: head_drafter(context),
+    tree=lambda context: head_tree(context),
     roles=(NAME,),
+    needs_weights=True,
     load=load,
     check=check,
     not_on_jax="JAX's models keep no output of the last block",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, always, until_unsure
+from speculative.drafters.base import DrafterSpec, until_unsure
 from speculative.filters import one_hot
 from speculative.sampling import NOTHING, Proposal
 from speculative.trees import Tree, draft_at
@@ -18,18 +18,23 @@ NAME = "prompt_lookup"
 LONGEST = 3  # tokens of a match
 
 
-def earlier_ends(x: np.ndarray) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2], [n_3]
-    """The earlier places of the last token of x, then of the last two tokens, and so on, while there are any.
+def matches_in(text, ends, x) -> Iterator[np.ndarray]:  # [n_text], [n_ends], [n] -> [n_1], [n_2], [n_3]
+    """The places of the last token of x in a text, then of the last two tokens, and so on, while there are any.
 
-    A place is the position of the last token of a match: the tokens from position + 1 on followed it.
+    A place is the position of the last token of a match: the tokens from position + 1 on followed it. ends: the
+    positions that are looked at.
     """
-    ends = np.arange(len(x) - 1)  # [n - 1]
-    for n in range(1, LONGEST + 1):
+    for n in range(1, min(LONGEST, len(x)) + 1):
         ends = ends[ends >= n - 1]
-        ends = ends[x[ends - (n - 1)] == x[len(x) - n]]  # [n_n]
+        ends = ends[text[ends - (n - 1)] == x[len(x) - n]]  # [n_n]
         if not len(ends):
             return
         yield ends
+
+
+def earlier_matches(x) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2], [n_3]
+    """The earlier places of the last tokens of x in x itself."""
+    return matches_in(x, np.arange(len(x) - 1), x)
 
 
 def prompt_lookup(n_vocab: int) -> Callable:
@@ -38,9 +43,9 @@ def prompt_lookup(n_vocab: int) -> Callable:
     If fewer than k tokens followed, they are repeated (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b.
     """
 
-    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
+    def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= k
         x = np.asarray(x)  # [n]
-        matches = [*earlier_ends(x)]  # the longest comes last
+        matches = [*earlier_matches(x)]  # the longest comes last
         if not matches:
             return NOTHING
         n_more = len(matches) - 1  # tokens that match beside the first
@@ -59,7 +64,7 @@ def lookup_tree(n_vocab: int) -> Callable:
     def draft(x, widths):
         x = np.asarray(x)  # [n]
         tree = Tree(NAME)
-        for ends in reversed([*earlier_ends(x)]):
+        for ends in reversed([*earlier_matches(x)]):
             for end in reversed(ends):
                 tokens = np.resize(x[end + 1 :], len(widths))  # [depth]
                 add_path(tree, widths, tokens.tolist(), n_vocab)

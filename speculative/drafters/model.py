@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, always
+from speculative.drafters.base import DrafterSpec
 from speculative.filters import margins_of, one_hot
 from speculative.sampling import Proposal, sample
 from speculative.trees import Tree, without
 
 
-def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
+def model_drafter(model: Callable, rng, name: str = "model") -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
     test, and the output would no longer follow the target's distribution.
     """
 
-    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
+    def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= k
         tokens: list[int] = []
         p = []
         margins = []
@@ -25,7 +25,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-            if go_on is not always:  # asked after the draw, but by p: the token stays
+            if go_on:  # asked after the draw, but by p: the token stays
                 logits = getattr(model, "last_logits", p_i[None])  # [1, n_vocab]; of a function without logits, p
                 margins += margins_of(logits)
                 if not go_on(margins[-1]):
@@ -35,7 +35,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
     return draft
 
 
-def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> Callable:
+def model_tree(model: Callable, rng, greedy: bool = False, name: str = "model") -> Callable:
     """A tree (trees.py), depth by depth: one call of the model scores all nodes of a depth.
 
     model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
@@ -57,7 +57,7 @@ def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, 
     return draft
 
 
-def drawn_siblings(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> (token, its p), ...
+def drawn_siblings(p, width: int, rng) -> Iterator[tuple]:  # [n_vocab] -> (token, its p), ...
     """Draw up to width tokens without replacement: each from p without the ones before it, while any has a chance."""
     for _ in range(width):
         token = sample(p, rng)

@@ -4,11 +4,12 @@ It pays where the target is slow and the text is like the one that it has counte
 """
 
 from collections.abc import Callable
+from itertools import islice, zip_longest
 
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec
-from speculative.drafters.lookup import earlier_ends
+from speculative.drafters.lookup import earlier_matches, matches_in
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.support.texts import read_text
 from speculative.trees import by_paths
@@ -34,24 +35,22 @@ def ngram_log_model(n_vocab: int, tokens=()) -> Callable:
     """
     tokens = np.asarray(tokens, np.int64)  # [n_tokens]
     singles = (np.bincount(tokens, minlength=n_vocab) + 1 / n_vocab).astype(np.float32)  # [n_vocab]
-    tables = [count_ngrams(tokens, n, n_vocab) for n in range(2, LONGEST + 1)]
+    order = np.argsort(tokens[:-1], kind="stable")  # [n_tokens - 1], the places of each token side by side
+    in_order = tokens[order]  # [n_tokens - 1]
 
     def row(x):  # [n] -> [n_vocab]
         p = singles.copy()  # [n_vocab]
         np.add.at(p, x, np.float32(1))
         p /= len(tokens) + len(x) + 1
-        places = earlier_ends(x)  # of the last token, of the last two, ...
-        for n, table in enumerate(tables[: len(x)], start=2):
-            ids, counts = followers(table, x[len(x) - (n - 1) :], n_vocab)  # [n_seen], [n_seen]
-            new = x[next(places, NOWHERE) + 1]  # [n_places]
-            ids = np.append(ids, new)
-            counts = np.append(counts, np.ones(len(new), np.float32))
-            if not len(ids):
-                break  # a context that was not seen makes every longer one unseen too
-            types = len(np.unique(ids))
-            weight = 1 / (float(counts.sum()) + types)
-            p *= types * weight
-            np.add.at(p, ids, counts * weight)
+        begin, end = np.searchsorted(in_order, [x[-1], x[-1] + 1])
+        in_tokens = matches_in(tokens, order[begin:end], x)  # of the last token, of the last two, ...
+        in_both = zip_longest(in_tokens, earlier_matches(x), fillvalue=NOWHERE)
+        for there, here in islice(in_both, LONGEST - 1):
+            following = np.append(tokens[there + 1], x[here + 1])  # [total]
+            ids, counts = np.unique(following, return_counts=True)  # [types]
+            weight = 1 / (len(following) + len(ids))
+            p *= len(ids) * weight
+            np.add.at(p, ids, counts.astype(np.float32) * weight)
         return p
 
     def log_model(x, n_last=1):  # [n] -> [n_last, n_vocab]
@@ -60,30 +59,6 @@ def ngram_log_model(n_vocab: int, tokens=()) -> Callable:
         return np.log(rows)  # [n_last, n_vocab]
 
     return log_model
-
-
-def count_ngrams(tokens: np.ndarray, n: int, n_vocab: int):  # [n_tokens] -> [n_distinct] int64, [n_distinct] float32
-    """The distinct n-grams in order, each as the number whose digits in base n_vocab are its tokens; their counts.
-
-    Three tokens of a vocabulary below two million fit into 64 bits.
-    """
-    n_keys = max(0, len(tokens) - n + 1)
-    keys = np.zeros(n_keys, np.int64)  # [n_keys]
-    for i in range(n):
-        keys *= n_vocab
-        keys += tokens[i : i + n_keys]
-    distinct, counts = np.unique(keys, return_counts=True)
-    return distinct, counts.astype(np.float32)
-
-
-def followers(table, context: np.ndarray, n_vocab: int):  # context [n - 1] -> ids [n_seen], counts [n_seen]
-    """The tokens that follow a context in a table of n-grams, where those that begin with it are neighbours."""
-    keys, counts = table
-    first = 0
-    for token in context:
-        first = (first + int(token)) * n_vocab
-    begin, end = np.searchsorted(keys, [first, first + n_vocab])
-    return keys[begin:end] - first, counts[begin:end]
 
 
 def load(models) -> Callable:

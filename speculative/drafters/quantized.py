@@ -17,6 +17,7 @@ SPECS = [
         phrase=f"{name} copy of the target",
         mark="c",
         scale=0.04,
+        needs_weights=True,
     )
     for name in ROUNDED
 ]

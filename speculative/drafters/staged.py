@@ -9,7 +9,6 @@ Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative
 
 from collections.abc import Callable
 
-from speculative.drafters.base import always
 from speculative.filters import margins_of
 from speculative.sampling import Proposal, speculative_sampling
 
@@ -17,7 +16,7 @@ from speculative.sampling import Proposal, speculative_sampling
 def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable) -> Callable:
     """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule."""
 
-    def draft(x, k, go_on=always):  # [n], k -> [m], [m, n_vocab], m <= k
+    def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= k
         tokens = []
         p = []
         source = []
@@ -29,7 +28,7 @@ def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept:
             tokens += step.tokens
             p += [*step.q[:n]]
             source += [*step.proposal.source[: step.n_accepted], name]  # a step's last token is the model's own
-            if go_on is not always:  # asked after the draws, but by p: all tokens of the step stay
+            if go_on:  # asked after the draws, but by p: all tokens of the step stay
                 margins += margins_of(getattr(model, "last_logits", step.q)[:n])
                 if not all(map(go_on, margins[-n:])):
                     break

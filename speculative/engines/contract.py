@@ -67,7 +67,7 @@ class Engine:
         raise NotImplementedError
 
     def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
-        """Return a network for each loading.ModelSpec, from one reading: read(convert) gives the parameters as
+        """Return a network for each model_spec.ModelSpec, from one reading: read(convert) gives the parameters as
         load_params does. in_place: see converter. Raises UserError."""
         converts = [self.converter(spec.dtype, in_place) for spec in specs]
 

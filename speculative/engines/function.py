@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from speculative.engines.network import Network
-from speculative.rules import check_parameters
 from speculative.sampling import as_distributions
 from speculative.support.errors import UserError
+from speculative.user import check_parameters
 
 
 class FunctionNetwork(Network):

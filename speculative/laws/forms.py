@@ -13,15 +13,14 @@ import numpy as np
 
 from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
-from speculative.drafters.user import as_drafter
 from speculative.filters import GREEDY
 from speculative.laws.models import AnyModel, Way, ways
 from speculative.laws.paths import EXACT, NotAll, TooManyPaths
 from speculative.laws.texts import ids_of
 from speculative.laws.traced import NoDistribution
-from speculative.rules import with_arrays
 from speculative.sampling import Proposal, sample, speculative_sampling
 from speculative.support.errors import UserError, first_line
+from speculative.user import as_drafter, with_arrays
 
 FORMS = """\
 speculative_sampling(x, draft_model, target_model, N, K)   the blog's: its models return a row for each token of x, or

@@ -19,9 +19,8 @@ from speculative.laws.cases import Case
 from speculative.laws.paths import TooManyPaths, Walk, clocks, law_of
 from speculative.laws.replaced import LIBRARIES, Followed, Salted, StandIns, replaced
 from speculative.laws.traced import NoDistribution, TracedRandom
-from speculative.rules import NOT_IDS
-from speculative.rules import ids_of as whole_numbers
 from speculative.support.errors import UserError, first_line
+from speculative.user import NOT_IDS, whole_numbers
 
 MOST_PATHS = 2_000  # of a case
 MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with all its waiting

@@ -16,7 +16,6 @@ from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
 from speculative.engines.shared_cache import common_prefix
 from speculative.engines.system import n_cores
-from speculative.loading import ModelSpec
 from speculative.measure import ending
 from speculative.measure.figures import figures
 from speculative.measure.greedy import greedy_difference
@@ -33,11 +32,14 @@ from speculative.measure.record import (
     RunRecord,
 )
 from speculative.measure.rule_words import words_of
+from speculative.model_spec import ModelSpec
 from speculative.options import FIELDS, Options
+from speculative.plan import fast_drafter
 from speculative.rules import Rule
 from speculative.session import Session
 from speculative.steps import TextStep
 from speculative.support.terminal import without_secrets
+from speculative.user import UserRule
 
 Texts = list[list[int]]  # the tokens of each
 
@@ -67,7 +69,7 @@ def make_record(
         roles=plan.roles[1:],
         rule=rule_of(plan.rule),
         timed=plan.depends_on_times,
-        fast=session.models.fast_drafter(session.options.n_tokens_to_generate) if "draft" in plan.roles else None,
+        fast=fast_drafter(session.models, session.options.n_tokens_to_generate) if "draft" in plan.roles else None,
         prompts=[*map(Prompt, prompts, inputs)],
         autoregressive=decoders.get("autoregressive"),
         speculative=decoders.get("speculative"),
@@ -138,10 +140,9 @@ def rule_of(rule: Rule) -> RuleUsed:
 
 def claim_of(rule: Rule) -> str | None:
     """Say whether a user's rule claims to be lossless, and what the law of it is, if that was asked."""
-    function = getattr(rule.accept, "__wrapped__", None)
-    if rule.judge or not function:
+    if not isinstance(rule, UserRule):
         return None
-    verdict = getattr(function, "verdict", None)
+    verdict = getattr(rule.function, "verdict", None)
     law = verdict.words.splitlines()[0] if verdict else f"speculative.law({rule.name}) tells if it does."
     says = "claims" if rule.lossless else "does not claim"
     return f"The rule {rule.name} {says} to keep the target's distribution. {law}"
@@ -149,12 +150,8 @@ def claim_of(rule: Rule) -> str | None:
 
 def packable(session: Session) -> PackSaves | None:
     """Return what --pack would save, the first time that it is asked."""
-    models = session.models
-    if not session.engine.packs or models.packable_seconds <= PACK_SECONDS:
-        return None
-    saves = PackSaves(models.packable_seconds, sum(spec.n_bytes for spec in models.packable))
-    models.packable, models.packable_seconds = [], 0.0
-    return saves
+    unpacked, seconds = session.models.packs.take_unpacked()
+    return PackSaves(seconds, sum(spec.n_bytes for spec in unpacked)) if seconds > PACK_SECONDS else None
 
 
 # ---- What came -------------------------------------------------------------------------------------------------------

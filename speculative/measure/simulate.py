@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, always, until_unsure
+from speculative.drafters.base import DrafterSpec, until_unsure
 from speculative.engines.calls import Call
 from speculative.filters import one_hot
 from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
@@ -97,14 +97,14 @@ class Simulation:
         first = len(x) - n_last + 1
         return self.text.rows(self.tokens[first : first + n_last])
 
-    def by_text(self, spec: DrafterSpec, x, k: int, go_on: Callable = always) -> Proposal:  # [n]
+    def by_text(self, spec: DrafterSpec, x, k: int, go_on: Callable | None = None) -> Proposal:  # [n]
         """A drafter that reads the text alone."""
         self.clock.wait(self.prices.by_text)
         longest = self.text.drafts(spec, len(x))
         m = until_unsure(longest.margins[:k], go_on)
         return Proposal(longest.tokens[:m], longest.p[:m], margins=longest.margins[:m])
 
-    def by_model(self, x, k: int, go_on: Callable = always) -> Proposal:  # [n]
+    def by_model(self, x, k: int, go_on: Callable | None = None) -> Proposal:  # [n]
         """The draft model: it drafts the text up to its next wrong token, and then goes on with a text of its own."""
         text = self.text
         n = len(x)

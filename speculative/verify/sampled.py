@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.batching import BatchLoops
-from speculative.loops import DECODERS
+from speculative.loops import DECODERS, PythonLoops
 from speculative.sampling import Step
 from speculative.session import Session
 from speculative.support.progress import working
@@ -96,7 +95,7 @@ class Drawn:
         """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
         session = self.session
         plan = replace(session.plan, batch=len(prompts))
-        loops = BatchLoops(plan, session.models)
+        loops = PythonLoops(plan, session.models)
         loops.ready(prompts, self.N)
         rngs = self.streams["speculative"].spawn(len(prompts))
         steps: list[list[Step]] = [[] for _ in prompts]
