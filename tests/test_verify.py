@@ -59,12 +59,12 @@ BROKEN = [
     ("engines.cached_network:CachedNetwork.feed", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
     (
         "engines.model:Model.__call__",
-        "return self.call(",
-        "return (1.0001 if n_last > 1 else 1) * self.call(",
+        "return self.end(",
+        "return (1.0001 if n_last > 1 else 1) * self.end(",
         "rows",
         {},
     ),
-    ("engines.model:Model.score_tree", "return self.call(", "return 1.0001 * self.call(", "rows", {"tree": "2,1"}),
+    ("engines.model:Model.score_tree", "return self.end(", "return 1.0001 * self.end(", "rows", {"tree": "2,1"}),
     ("engines.c.forward:CompiledPass.together", "return results", BESIDE_OTHERS, "rows", {}),
     ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", "drafts against the drafter's p", {}),
 ]

@@ -40,32 +40,38 @@ class Model:
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         x = np.array(x)  # a copy: the caller may change x
+        before = x[: max(0, len(x) - n_last)]
         with self.network.lock:
-            self.cache_of_decode.restore(self.network, x[: max(0, len(x) - n_last)])
-            return self.call(self.network.logits, LastCall(x), n_last)
+            began = self.begin(before)
+            logits = self.network.logits(x, n_last)  # [n_last, n_vocab]
+            return self.end(began, logits, LastCall(x))
 
     def score_tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
         x = np.array(x)
         if nodes is None:
             nodes = range(1 + len(tree.tokens))
-        last = LastCall(x, tree=tree, nodes=nodes)
         has_root = min(nodes) == 0
+        before = x[:-1] if has_root else x  # the root's row is that of x's last token
         with self.network.lock:
-            before = x[:-1] if has_root else x  # the root's row is that of x's last token
-            self.cache_of_decode.restore(self.network, before)
-            return self.call(self.network.tree_logits, last, tree, nodes)
+            began = self.begin(before)
+            logits = self.network.tree_logits(x, tree, nodes)  # [m, n_vocab]
+            return self.end(began, logits, LastCall(x, tree=tree, nodes=nodes))
 
-    def call(self, logits_of: Callable, last: LastCall, *args):  # -> [m, n_vocab]
-        """Call the network, whose lock is held until its entry is in the log too: another thread's call changes the
-        figures. last: the text of this call."""
+    def begin(self, before) -> float:  # [n]
+        """Begin a call of the network, whose rows follow this text or a longer one -> the time. The network's lock is
+        held until the end, as another thread's call changes the figures."""
+        self.cache_of_decode.restore(self.network, before)
+        self.network.seconds_for_others = 0.0
+        return time.perf_counter()
+
+    def end(self, began: float, logits, last: LastCall) -> np.ndarray:  # [m, n_vocab] -> [m, n_vocab]
+        """End a call with an entry in the log. last: the text of this call."""
         network = self.network
-        began = time.perf_counter()
-        network.seconds_for_others = 0.0
-        self.last_logits = logits_of(last.x, *args)  # [m, n_vocab]
-        rows = self.to_probs(self.last_logits)  # [m, n_vocab]
+        self.last_logits = logits  # [m, n_vocab]
+        rows = self.to_probs(logits)  # [m, n_vocab]
         self.cache_of_decode.leave(network)
-        self.last = LastCall(last.x, len(rows), network.hidden, last.tree, last.nodes)
+        self.last = last._replace(n_rows=len(rows), hidden=network.hidden)
         seconds = time.perf_counter() - began - network.seconds_for_others
         self.log.append(Call(began, seconds, network.n_read, len(rows)))
         return rows
