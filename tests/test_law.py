@@ -215,6 +215,7 @@ import numpy as np
 
 OF_A_MODULE = np.random.default_rng(0)
 OF_PYTHON = random.Random(0)
+OF_SYSTEM = random.SystemRandom()
 IN_A_TUPLE = (np.random.default_rng(1), 0)
 TWIN = np.random.default_rng(0)
 
@@ -409,6 +410,8 @@ IN_OTHER_STYLES = [
     (U, "OF_A_MODULE.random()"),
     (U, "from_random()"),
     (U, "OF_PYTHON.random()"),
+    (U, "OF_SYSTEM.random()"),
+    (U, "random.SystemRandom().random()"),
     (U, "IN_A_TUPLE[0].random()"),
     (U, "OF_A_MODULE.random(dtype=np.float32)"),
     (U, "np.random.ranf()"),

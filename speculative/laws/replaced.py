@@ -35,6 +35,7 @@ from speculative.laws.traced import OF_TYPES, TracedRandom, unfollowed
 from speculative.laws.unknown import MATH, Float
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+SYSTEM = random.SystemRandom  # which has no state
 LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # parts of their files' paths, and of ours
 
 
@@ -127,6 +128,8 @@ def jax_random() -> ModuleType:
 
 def state_of(generator: Any) -> int:
     """Those of one state give the same numbers. (The class, which comes first, may have its stand-in already.)"""
+    if type(generator) is SYSTEM:
+        return None
     return hash(pickle.dumps(generator.__reduce_ex__(4)[1:]))
 
 

@@ -169,7 +169,8 @@ class OfPython(TracedRandom):
         return [population[i] for i in places_of(self, weights, k)]
 
 
-OF_TYPES: dict[type, type] = {Generator: TracedRandom, RandomState: OfRandomState, random.Random: OfPython}
+OF_TYPES: dict[type, type] = {Generator: TracedRandom, RandomState: OfRandomState}
+OF_TYPES |= {random.Random: OfPython, random.SystemRandom: OfPython}
 for of_numpy in (PCG64, PCG64DXSM, MT19937, Philox, SFC64, SeedSequence):
     OF_TYPES[of_numpy] = type(of_numpy.__name__, (TracedRandom,), {"family": of_numpy.__name__})
 
