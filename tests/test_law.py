@@ -3,6 +3,8 @@
 Rules, drafters and filters are tested because they are registered. Each test goes along every path of a decode.
 """
 
+import importlib
+import random
 import signal
 import time
 from functools import partial
@@ -641,6 +643,25 @@ def test_a_name_that_was_put_into_the_users_module_is_gone_afterwards():
     with followed(function):
         assert "float" in function.__globals__
     assert function.__globals__ == names
+
+
+def test_a_library_that_is_imported_meanwhile_keeps_the_real_generators(tmp_path, monkeypatch):
+    (tmp_path / "site-packages").mkdir()
+    source = "import random\nfrom random import Random, random as draw\nNAME = Random(1).getrandbits(8)\n"
+    (tmp_path / "site-packages" / "drawing.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+
+    def function(rng):
+        import drawing  # a finder of ours is asked for it
+
+        return drawing.Random is random.Random, random.Random(1).random() < 0.5
+
+    with followed(function):
+        law = law_of(function)
+    assert law == {(False, True): 0.5, (False, False): 0.5}
+    drawing = importlib.import_module("drawing")
+    assert random.Random(1).getrandbits(8) == drawing.NAME
+    assert (drawing.Random, drawing.draw) == (random.Random, random.random)
 
 
 def test_only_what_is_computed_counts_as_slow(monkeypatch):

@@ -1,5 +1,6 @@
 """The law of programs that draw with PyTorch. The tests are skipped where it is not installed."""
 
+import random  # noqa: F401, for the expressions
 import sys
 from types import SimpleNamespace
 
@@ -11,8 +12,12 @@ from test_readme import fences
 import speculative
 from speculative.laws import check as check_law
 from speculative.laws.cases import CASES
+from speculative.laws.paths import EXACT, distance, law_of
+from speculative.laws.texts import followed
+from speculative.laws.uniform import NotFollowed
 
 torch = pytest.importorskip("torch")
+distributions = pytest.importorskip("torch.distributions")
 
 LOOP = """
 import math
@@ -45,9 +50,114 @@ def speculative_sampling(x, draft_model, target_model, N, K):
 SAMPLE, TEST = "torch.multinomial(p, 1)", "torch.rand_like(ratios) < ratios"
 
 
+# Each is true with the chance 0.3, or 1 with this chance and 0 else. r = 0.3, rs = [0.3, 0.6], put(u) writes u.
+CHANCES = """
+torch.rand(1).item() < 0.3
+(rs > torch.rand(1).item())[0]
+torch.rand(1).ge(r).logical_not()
+torch.minimum(rs, torch.ones(2))[0] > torch.rand(())
+torch.zeros(2).bernoulli_(rs)[0] > 0
+(rs - torch.rand(2)).sign()[0] > 0
+torch.floor(r + 1 - torch.rand(())).bool()
+(r + 1 - torch.rand(())).int().item() == 1
+int(torch.rand(1) * 10) < 3
+torch.rand(2).numpy().astype(np.float64)[1] < 0.3
+(torch.rand(2).numpy() * 10).astype(int)[0] < 3
+torch.from_numpy(np.random.rand(2).astype(np.float32))[1] < r
+torch.tensor(random.random()) < r
+torch.tensor([random.random(), 1.0], dtype=torch.float64)[0] < 0.3
+torch.lt(rs, random.random())[0].logical_not()
+torch.mul(rs, random.random())[0] < 0.09
+put(random.random()) < r
+put(torch.rand((), dtype=torch.float64)) < r
+torch.where(torch.tensor([True, False]), torch.rand(2), torch.ones(2, dtype=torch.float64))[0] < 0.3
+torch.cat([torch.rand(1), torch.zeros(1, dtype=torch.float64)])[0] < 0.3
+torch.rand(2).masked_fill_(torch.tensor([True, False]), 2.0)[1] < r
+torch.zeros(2).scatter_(0, torch.tensor([1]), torch.rand(1))[1] < r
+(u := torch.rand(2)).isfinite().all() & (u == u)[0] & (u[0] < r)
+(u := torch.rand(2)).log()[0] - (1 - u[0]).log() < r.logit()
+distributions.Bernoulli(logits=torch.logit(rs)).sample()[0]
+distributions.Exponential(1.0).sample() > -r.log()
+distributions.Gumbel(0.0, 1.0).sample() < -(-r.log()).log()
+torch.randint_like(rs, 10)[0] < 3
+torch.empty(2, dtype=torch.long).random_(10)[0] < 3
+"""
+# Each draws from p = [0.5, 0.3, 0.2], whose sums are `sums`.
+DRAWN = """
+distributions.Categorical(logits=p.log()).sample((1,))
+(p / torch.empty_like(p).exponential_(1)).argmax()
+(torch.empty_like(p).exponential_() / p).argmin()
+torch.rand(3).pow(1 / p).argmax()
+(torch.rand(3).log() / p).argsort(descending=True)[0]
+(p.log() + distributions.Gumbel(torch.zeros(3), torch.ones(3)).sample()).argmax()
+(p.log() - torch.log(-torch.log(torch.rand(3) + 1e-10) + 1e-10)).argmax()
+(p.log() - torch.log(-torch.log(torch.rand(3).clamp(1e-7, 1 - 1e-7)))).argmax()
+(p.log() + torch.from_numpy(np.random.gumbel(size=3))).argmax()
+torch.searchsorted(sums, torch.rand(()).item())
+torch.bucketize(torch.rand(1), sums, right=True)
+(sums > torch.rand(1)).long().argmax()
+torch.multinomial(p.expand(2, 3), 2, replacement=True)[1, 0]
+"""
+# What cannot be followed, and says so.
+NOT_FOLLOWED = """
+torch.rand(2).view(torch.int32)[0] > 0
+torch.zeros(2).index_put_((torch.tensor([0]),), torch.rand(1), accumulate=True)[0] < r
+torch.zeros(2).scatter_(0, torch.tensor([0]), torch.rand(1), reduce="add")[0] < r
+(p.log() - torch.log(-torch.log(torch.rand(3).clamp(max=0.999)))).argmax()
+(p / (torch.empty_like(p).exponential_() + 0.01)).argmax()
+(torch.rand(3) * p).argmax()
+torch.rand(2).sum() < r
+torch.rand(1) * (1 - torch.rand(1)) < r
+(u := torch.rand(1)) * (1 - u) < 0.1
+np.random.default_rng(random.randrange(2**31)).random() < r
+"""
+
+
+def law_of_expression(expression):
+    """The law of an expression, in which the random numbers are unknown."""
+
+    def put(u):
+        numbers = torch.zeros(2)
+        numbers[1] = u
+        return numbers[1]
+
+    p = torch.tensor([0.5, 0.3, 0.2])
+    names = globals() | {
+        "put": put,
+        "p": p,
+        "sums": p.cumsum(0),
+        "r": torch.tensor(0.3),
+        "rs": torch.tensor([0.3, 0.6]),
+    }
+    function = eval(f"lambda rng: int({expression})", names)
+    with followed(function):
+        return law_of(function)
+
+
+@pytest.mark.parametrize("expression", CHANCES.strip().splitlines())
+def test_the_chance_of_a_comparison(expression):
+    assert distance(law_of_expression(expression), {1: 0.3, 0: 0.7}) < EXACT
+
+
+@pytest.mark.parametrize("expression", DRAWN.strip().splitlines())
+def test_the_law_of_a_draw(expression):
+    assert distance(law_of_expression(expression), {0: 0.5, 1: 0.3, 2: 0.2}) < EXACT
+
+
+def test_a_half_type_has_room_after_many_other_numbers():
+    law = law_of_expression("(torch.rand(100), torch.rand(1, dtype=torch.bfloat16) < 0.5)[1]")
+    assert law == {1: 0.5, 0: 0.5}
+
+
+@pytest.mark.parametrize("expression", NOT_FOLLOWED.strip().splitlines())
+def test_what_cannot_be_followed(expression):
+    with pytest.raises(NotFollowed, match="cannot be followed"):
+        law_of_expression(expression)
+
+
 @pytest.fixture(autouse=True)
 def few_cases(monkeypatch):
-    monkeypatch.setattr(check_law, "CASES", CASES[::16])
+    monkeypatch.setattr(check_law, "CASES", [CASES[i] for i in (0, 16, 64, 136, 162)])  # of few paths
 
 
 RIGHT = [
@@ -70,6 +180,10 @@ RIGHT = [
     (TEST, "torch.from_numpy(torch.rand(K).numpy() < ratios.numpy())"),
     # The target's own samples: a draft is accepted if it is the same one.
     (TEST, "(own := torch.multinomial(q, 1)[:, 0])[:-1] == x_draft[n:]", "sample(rest)", "own[n_accepted : n_accepted + 1]"),
+    # The replacements of all drafts race before it is known which is needed.
+    ("sample(rest)", "raced[n_accepted : n_accepted + 1]", "        passed", "        raced = torch.cat([(q[:-1] - p).clamp(min=torch.finfo(torch.float32).tiny), q[-1:]])\n        raced = raced.div_(torch.empty_like(raced).exponential_()).argmax(-1)\n        passed"),
+    (TEST, "~(torch.rand_like(ratios) > torch.minimum(torch.ones(()), ratios))"),
+    (TEST, "torch.lt(torch.tensor([random.random() for _ in range(K)]), ratios)", "import math", "import math, random"),
     # Numbers that are written into a part of another tensor.
     (TEST, "u[1] < ratios", "        passed", "        u = torch.zeros(2, K)\n        u[1].uniform_()\n        passed"),
     # Models of a batch that return logits.
@@ -81,6 +195,8 @@ WRONG = [
     (TEST, "torch.rand(K, dtype=torch.bfloat16) < ratios"),
     (TEST, "torch.rand(1).expand(K) < ratios"),
     (TEST, "torch.rand_like(ratios) > ratios"),
+    (TEST, "(u := torch.rand(K)) < ratios", "sample(rest)", "torch.searchsorted(rest.cumsum(0), u[n_accepted - (n_accepted == K)].reshape(1) * rest.sum(), right=True)"),
+    (".clamp(min=0)", ".abs()"),
     ("        p = ", "        torch.manual_seed(0)\n        p = "),
 ]  # fmt: skip
 

@@ -24,8 +24,9 @@ from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.causes import cause_of
 from speculative.laws.drawn import draw_texts
 from speculative.laws.forms import FORMS, Form
-from speculative.laws.paths import EXACT, NotAll, TooManyPaths, Walk, distance
+from speculative.laws.paths import EXACT, NotAll, TooManyPaths, distance
 from speculative.laws.texts import MOST_PATHS, errors_as_lines, followed, law_of_texts
+from speculative.laws.walks import WALK
 from speculative.laws.words import counterexample, coverage, drawn_in_words
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.progress import working
@@ -120,11 +121,11 @@ def how_far(decode: Callable) -> float:
 def follow(findings: Findings, bar) -> None:
     """Add the laws of as many cases as there are nodes for, of each line at least one. Raises UserError."""
     left_out = findings.form.left_out
-    until = Walk.n_nodes + MOST_NODES
+    until = WALK.n_nodes + MOST_NODES
     lines: set[tuple] = set()
     for case in in_rounds(CASES):
         bar.update(1)
-        is_dear = Walk.n_nodes > until and case.line in lines
+        is_dear = WALK.n_nodes > until and case.line in lines
         if is_dear or vocabulary(case) in left_out:
             continue
         lines.add(case.line)  # also if it has too many paths: the next one of the line has more texts

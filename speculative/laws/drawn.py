@@ -16,7 +16,7 @@ from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.forms import Form
 from speculative.laws.replaced import Salted
 from speculative.laws.texts import followed, program_of
-from speculative.laws.traced import TracedRandom
+from speculative.laws.walks import WALK
 
 SIGMAS = 5  # of the statistic, which chance passes once in 3 million
 POWER = 1.65  # standard deviations by which a loss would have passed that, 19 times out of 20
@@ -44,7 +44,7 @@ class Draws:
         program = program_of(self.decode, case)
         for _ in range(n):
             self.number += 1
-            TracedRandom.walk.begin([])
+            WALK.begin([])
             np.random.seed(0)  # of this number, as all seeds
             random.seed(0)
             if torch := sys.modules.get("torch"):

@@ -1,28 +1,28 @@
-"""PyTorch's operations on unknown numbers, by their kinds: move, compute, rank, draw, or refuse.
+"""PyTorch's operations on unknown numbers, by their kinds: move, compute, find the largest, draw, or refuse.
 
 A kind is a function kind(unknown, call) -> what the operation returns. unknown: the tensors.UnknownTensors, which reads
 and writes unknown numbers in tensors.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_map
 
 from speculative.laws.races import largest_first
 from speculative.laws.traced import LAWS, TracedRandom, places_of
-from speculative.laws.unknown import Computed, UnknownNumber
-from speculative.support.errors import UserError
+from speculative.laws.uniform import NotFollowed
+from speculative.laws.unknown import UnknownNumber, computed
 
 ATEN = torch.ops.aten
 N_VALUES = {torch.float16: 2**11, torch.bfloat16: 2**8}  # that PyTorch's uniform numbers have, if they are few
 # Operations that move numbers, or read none of their tensor, beside all that are views. (See name_of.)
 MOVES = {
     *("clone", "cat", "stack", "index", "index_select", "gather", "take", "masked_select", "where", "masked_fill"),
-    *("masked_scatter", "index_put", "scatter", "copy", "flip", "roll", "repeat", "select_scatter", "slice_scatter"),
+    *("masked_scatter", "scatter", "copy", "flip", "roll", "repeat", "select_scatter", "slice_scatter"),
     *("index_copy", "index_fill", "constant_pad_nd", "lift_fresh", "_unsafe_view", "contiguous", "_reshape_alias"),
     *("_reshape_copy", "resize", "empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros"),
     *("new_ones", "new_full", "fill", "zero"),
@@ -45,6 +45,11 @@ class Call(NamedTuple):
     def name(self) -> str:
         return name_of(self.operation)
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it writes into its first tensor."""
+        return self.operation.overloadpacket.__name__.endswith("_")
+
     def run(self):
         return self.operation(*self.args, **self.kwargs)
 
@@ -54,9 +59,15 @@ class Call(NamedTuple):
         return defaults | dict(zip(defaults, self.args, strict=False)) | self.kwargs
 
 
-def tensors_in(given) -> list[torch.Tensor]:
+def tensors_in(given) -> Iterator[torch.Tensor]:
     """The tensors in nested lists, tuples and dicts."""
-    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, list | tuple):
+        for part in given:
+            yield from tensors_in(part)
+    elif isinstance(given, dict):
+        yield from tensors_in([*given.values()])
 
 
 @cache
@@ -64,20 +75,36 @@ def kind_of(operation) -> Callable:
     name = name_of(operation)
     if torch.Tag.nondeterministic_seeded in operation.tags:
         return draw
+    if operation is ATEN.view.dtype or "reduce" in operation._overloadname:  # the bits of another type, or sums
+        return refuse
     if name in MOVES or operation.is_view:
         return move
-    if torch.Tag.pointwise in operation.tags:
+    if torch.Tag.pointwise in functional(operation).tags:
         return compute
     return OTHERS.get(name, refuse)
 
 
 def move(unknown, call):
-    if call.operation is not ATEN.copy_.default:
-        return unknown.note(call.run())
-    to, source = call.args[:2]
-    if to.dtype != source.dtype:
-        source = convert(unknown, Call(ATEN._to_copy.default, (source,), {"dtype": to.dtype}))
-    return unknown.note(to.copy_(source))
+    """Let PyTorch move the numbers: first to the type of the result, as a code is a NaN of one type."""
+
+    def same(given):
+        if not isinstance(given, torch.Tensor) or given.dtype == to or not unknown.codes_of(given).any():
+            return given
+        return convert(unknown, Call(ATEN._to_copy.default, (given,), {"dtype": to}))
+
+    types = {tensor.dtype for tensor in tensors_in([call.args, call.kwargs]) if tensor.dtype.is_floating_point}
+    if call.is_in_place:
+        types.add(call.args[0].dtype)
+    if len(types) > 1:
+        to = call.args[0].dtype if call.is_in_place else next(tensors_in(call.run())).dtype
+        call = Call(call.operation, *tree_map(same, (call.args, call.kwargs)))
+    return call.run()
+
+
+def put(unknown, call):
+    """Put numbers into their places, without adding them to what is there."""
+    kind = refuse if call.given()["accumulate"] else move
+    return kind(unknown, call)
 
 
 def refuse(unknown, call):
@@ -86,24 +113,20 @@ def refuse(unknown, call):
 
 
 def check_known(unknown, name: str, given) -> None:
-    """Raise UserError if there are unknown numbers in the tensors that the operation of this name is given."""
+    """Raise NotFollowed if there are unknown numbers in the tensors that the operation of this name is given."""
     if any(unknown.codes_of(tensor).any() for tensor in tensors_in(given)):
-        raise UserError(f"torch's {name} of random numbers cannot be followed")
+        raise NotFollowed(f"torch's {name} of random numbers cannot be followed")
 
 
 # ---- Compute ---------------------------------------------------------------------------------------------------------
 
 
 class Elementwise(NamedTuple):
-    """An operation as a function of numbers, for unknown.Computed."""
+    """An operation as a function of numbers, for uniform.Formula."""
 
     operation: Any
     tensors: tuple  # the places of its tensors among the parameters
     named: tuple  # of (name, value), the parameters by name
-
-    @property
-    def __name__(self) -> str:  # type: ignore[override]
-        return self.operation.__name__
 
     def __call__(self, *parameters):
         inputs = list(parameters)
@@ -113,7 +136,7 @@ class Elementwise(NamedTuple):
 
 
 def compute(unknown, call):
-    """Compute each unknown number by itself, one step on."""
+    """Compute each unknown number by itself."""
     at = tuple(i for i, given in enumerate(call.args) if isinstance(given, torch.Tensor))
     objects = [unknown.objects_of(call.args[i]) for i in at]  # copies, as one may be written into
     operands = np.broadcast_arrays(*objects)
@@ -122,41 +145,42 @@ def compute(unknown, call):
     function = Elementwise(functional(call.operation), at, named)
     changed = {}
     for place in np.ndindex(operands[0].shape):
-        inputs = list(call.args)
-        for i, operand in zip(at, operands, strict=True):
-            inputs[i] = operand[place]
-        unknown_at = [i for i in at if isinstance(inputs[i], UnknownNumber)]
-        if len(unknown_at) > 1:
-            raise UserError(f"two random numbers in one formula ({call.name}) cannot be followed")
-        for i in unknown_at:
-            step = Computed(function, tuple(inputs[:i]), tuple(inputs[i + 1 :]))
-            changed[place] = inputs[i].then(step)
+        numbers = [operand[place] for operand in operands]
+        if any(isinstance(number, UnknownNumber) for number in numbers):
+            inputs = list(call.args)
+            for i, number in zip(at, numbers, strict=True):
+                inputs[i] = number
+            changed[place] = computed(function, inputs)
     return unknown.write(result, changed)
 
 
 def convert(unknown, call):
     """Convert to another type: to one of whole numbers by forks."""
-    numbers = unknown.objects_of(call.args[0])
     result = call.run()
-    is_whole = not result.dtype.is_floating_point and result.dtype != torch.bool
-    changed = {}
+    if result.dtype == torch.bool:
+        return compute(unknown, Call(ATEN.ne.Scalar, (call.args[0], 0), {}))
+    numbers = unknown.objects_of(call.args[0])
+    changed: dict[tuple, Any] = {}
     for place, number in np.ndenumerate(numbers):
         if isinstance(number, UnknownNumber):
-            changed[place] = int(number) if is_whole else number
+            changed[place] = number if result.dtype.is_floating_point else int(number)
     return unknown.write(result, changed)
 
 
 @cache
 def functional(operation):
     """The operation that returns what this one may write into its first operand, or into `out`."""
-    overload = operation._overloadname.removesuffix("out").removesuffix("_")
-    return getattr(getattr(ATEN, name_of(operation)), overload or "default")
+    packet = getattr(ATEN, name_of(operation), None)
+    overload = operation._overloadname.removesuffix("_out")
+    if overload == "out":
+        overload = "Tensor" if "Tensor" in packet.overloads() else "default"
+    return getattr(packet, overload, operation)
 
 
-# ---- Rank ------------------------------------------------------------------------------------------------------------
+# ---- Find the largest, or a place ------------------------------------------------------------------------------------
 
 
-def rank(unknown, call):
+def find_largest(unknown, call):
     """Argmax, max along an axis, topk, sort and their opposites: a fork for each row."""
     given = call.given()
     tensor, dim = given["self"], given.get("dim")
@@ -164,17 +188,12 @@ def rank(unknown, call):
         return refuse(unknown, call)
     if dim is None:
         tensor, dim = tensor.reshape(-1), 0
-    match call.name:
-        case "topk":
-            k, is_falling = given["k"], given["largest"]
-        case "sort":
-            k, is_falling = tensor.shape[dim], given["descending"]
-        case name:
-            k, is_falling = 1, name in ("argmax", "max")
+    is_falling = given.get("descending", given.get("largest", call.name in ("argmax", "max")))
+    n = tensor.shape[dim] if call.name == "sort" else given.get("k", 1)
     objects = unknown.objects_of(tensor)
-    places = np.apply_along_axis(largest_first, dim, objects if is_falling else -objects, k)
+    places = np.apply_along_axis(largest_first, dim, objects if is_falling else -objects, n)
     places = torch.from_numpy(places.astype(np.int64))
-    values = unknown.note(tensor.gather(dim, places))
+    values = tensor.gather(dim, places)
     if not given.get("keepdim", True):
         values, places = values.squeeze(dim), places.squeeze(dim)
     return places if call.name in ("argmax", "argmin") else (values, places)
@@ -195,8 +214,8 @@ def search(unknown, call):
     return places
 
 
-OTHERS: dict[str, Callable] = {"_to_copy": convert}
-OTHERS |= dict.fromkeys(("argmax", "argmin", "max", "min", "topk", "sort"), rank)
+OTHERS: dict[str, Callable] = {"_to_copy": convert, "index_put": put}
+OTHERS |= dict.fromkeys(("argmax", "argmin", "max", "min", "topk", "sort"), find_largest)
 OTHERS |= dict.fromkeys(("searchsorted", "bucketize"), search)
 
 
@@ -214,8 +233,7 @@ def draw(unknown, call):
         chances = given.get("p", tensor)  # a number, or a tensor
         check_known(unknown, call.name, chances)
         numbers = rng.binomial(1, np.asarray(chances, float), size=tuple(tensor.shape))
-        is_in_place = call.operation.overloadpacket is ATEN.bernoulli_
-        result = tensor if is_in_place else torch.empty_like(tensor)
+        result = tensor if call.is_in_place else torch.empty_like(tensor)
     else:
         result = call.run()  # PyTorch knows its shape and type
         numbers = uniform_law(rng, call.name, given, result)
@@ -224,15 +242,18 @@ def draw(unknown, call):
 
 def draw_places(unknown, rng: TracedRandom, given: dict):
     """Draw n places for each row of weights, as torch.multinomial."""
-    weights, n = given["self"], given["num_samples"]
+    weights = given["self"]
+    *shape, n_weights = weights.shape
+    n = given["num_samples"]
     check_known(unknown, "multinomial", weights)
-    rows = weights.detach().double().reshape(-1, weights.shape[-1]).numpy()
-    places = [places_of(rng, row, n, given["replacement"]) for row in rows]
-    return torch.tensor(places).reshape(*weights.shape[:-1], n)
+    places: list[int] = []
+    for row in weights.reshape(-1, n_weights).tolist():
+        places += places_of(rng, row, n, given["replacement"])
+    return torch.tensor(places).reshape(*shape, n)
 
 
 def uniform_law(rng: TracedRandom, name: str, given: dict, result: torch.Tensor):
-    """Numbers by the law of the operation, in the shape of its result. Raises UserError if it is none of these."""
+    """Numbers by the law of the operation, in the shape of its result. Raises NotFollowed if it is none of these."""
     u = rng.random(tuple(result.shape))
     if n_values := N_VALUES.get(result.dtype):
         for place, number in np.ndenumerate(u):  # np.floor of the array would ask for ints, by forks
@@ -244,11 +265,11 @@ def uniform_law(rng: TracedRandom, name: str, given: dict, result: torch.Tensor)
             return LAWS["uniform"](u, given["from"], given["to"])
         case "exponential":
             return LAWS["expovariate"](u, given["lambd"])
-        case "randint" | "random":
+        case "randint" | "randint_like" | "random":
             low, high = given.get("low", given.get("from")), given.get("high", given.get("to"))
             if high is not None:
                 return rng.integers(low or 0, high, size=u.shape)
-    raise UserError(f"torch.{name}() cannot be followed")
+    raise NotFollowed(f"torch.{name}() cannot be followed")
 
 
 def generator_in(generator: torch.Generator | None) -> TracedRandom:

@@ -23,6 +23,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from itertools import chain
 from operator import delitem, setitem
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
@@ -44,9 +45,7 @@ class StandIns:
 
     def __init__(self, stand_ins: dict):
         """stand_ins: {a thing: its stand-in}."""
-        self.held: dict[int, tuple] = {}  # {id: (a thing, its stand-in)}
-        for thing, stand_in in stand_ins.items():
-            self.add(thing, stand_in)
+        self.held = {id(thing): (thing, stand_in) for thing, stand_in in stand_ins.items()}  # as some have no hash
 
     def add(self, thing, stand_in) -> None:
         self.held[id(thing)] = (thing, stand_in)
@@ -66,15 +65,15 @@ class Followed(StandIns):
     """Unknown numbers."""
 
     def __init__(self) -> None:
-        super().__init__(OF_TYPES | {float: Float, np.random.default_rng: TracedRandom})
-        for name, function in MATH.items():
-            self.add(getattr(math, name), function)
+        functions = MATH | {np.random.default_rng: TracedRandom}
+        super().__init__(OF_TYPES | functions | {float: Float})
         for name, thing in vars(jax_random()).items():
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))
         of_numpy = self.of(np.random.mtrand._rand)  # type: ignore[attr-defined]
         for name in ("seed", "sample", "ranf"):
-            self.add(getattr(np.random, name), getattr(of_numpy, name))
+            function = getattr(np.random, name)
+            self.add(function, getattr(of_numpy, name))
 
     def of(self, thing):
         """The stand-in of a generator, too, or of its method. All functions of np.random and random are methods."""
@@ -126,17 +125,56 @@ def jax_random() -> ModuleType:
     return sys.modules.get("jax.random", ModuleType("jax.random"))
 
 
-def state_of(generator: Any) -> int:
+def state_of(generator: Any) -> int | None:
     """Those of one state give the same numbers. (The class, which comes first, may have its stand-in already.)"""
     if type(generator) is SYSTEM:
         return None
     return hash(pickle.dumps(generator.__reduce_ex__(4)[1:]))
 
 
+class Imports:
+    """A finder of modules, which is asked before all others. A library that is imported meanwhile gets and keeps what
+    the modules held, not the stand-ins: it draws its names and keys with them."""
+
+    def __init__(self, modules: list[ModuleType]):
+        self.held = [(vars(module), {**vars(module)}) for module in modules]
+
+    def find_spec(self, name: str, path=None, target=None) -> ModuleSpec | None:
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        spec = next(filter(None, specs), None)
+        if spec is not None and is_library({"__file__": spec.origin}):
+            self.watch(spec.loader)
+        return spec
+
+    def watch(self, loader: Any) -> None:
+        """Let the loader run its module's code with the real things."""
+        execute = loader.exec_module
+
+        def exec_module(module):
+            del loader.exec_module
+            with self.given_back():
+                execute(module)
+
+        loader.exec_module = exec_module
+
+    @contextlib.contextmanager
+    def given_back(self) -> Iterator[None]:
+        before = [{**names} for names, _ in self.held]
+        for names, held in self.held:
+            names.update(held)
+        try:
+            yield
+        finally:
+            for (names, _), stand_ins in zip(self.held, before, strict=True):
+                names.update(stand_ins)
+
+
 @contextlib.contextmanager
 def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
     """Put the stand-ins in their places, in np.random, random and math and in what the function reaches."""
-    modules = (np.random, random, math, jax_random())
+    modules = [np.random, random, math, jax_random()]
+    imports = Imports(modules)
     with contextlib.ExitStack() as stack:
         for holder in chain(map(vars, modules), somebodys(function)):
             for setter, name, thing in places_in(holder):
@@ -147,6 +185,8 @@ def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
                 else:
                     stack.callback(setter, holder, name, thing)
                 setter(holder, name, new)
+        stack.callback(sys.meta_path.remove, imports)
+        sys.meta_path.insert(0, imports)
         yield
 
 

@@ -6,7 +6,7 @@ write into a part of another tensor need nothing from us. Of the rest, PyTorch's
 
 - what draws (nondeterministic_seeded): the numbers are unknown ones;
 - what computes with each number by itself (pointwise): PyTorch computes with what is known, where the unknown numbers
-  are NaN; then each unknown one takes the same step (unknown.py), and a comparison is a fork;
+  are NaN; then each unknown one takes the same step (uniform.py), and a comparison is a fork;
 - argmax, topk, sort, searchsorted: forks too (races.py);
 - anything else that reads unknown numbers, as sum or softmax, cannot be followed.
 
@@ -15,25 +15,34 @@ replaced but what gives numbers to Python (item, tolist, numpy) and takes them f
 generator is left as it is. Its state tells which numbers come next, so that two generators of one seed have the same.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from speculative.laws.operations import N_VALUES, Call, draw, kind_of, tensors_in
-from speculative.laws.traced import TracedRandom
-from speculative.laws.unknown import Computed, Numbers, UnknownNumber
-from speculative.support.errors import UserError
+from speculative.laws.uniform import NotFollowed
+from speculative.laws.unknown import Numbers, UnknownNumber, computed
+from speculative.laws.walks import WALK
 
-# The type of the bits of a number, the bits of the NaN with code 0, and the number of codes that there is room for.
+
+class Nans(NamedTuple):
+    """The NaNs of a type."""
+
+    of_bits: torch.dtype  # the type of their bits
+    first: int  # the bits of the NaN with code 0
+    n_codes: int  # that there is room for
+
+
 NANS = {
-    torch.float64: (torch.int64, 0x7FF8000000000000, 2**22),
-    torch.float32: (torch.int32, 0x7FC00000, 2**22),
-    torch.float16: (torch.int16, 0x7E00, 2**9),
-    torch.bfloat16: (torch.int16, 0x7FC0, 2**6),
+    torch.float64: Nans(torch.int64, 0x7FF8000000000000, 2**22),
+    torch.float32: Nans(torch.int32, 0x7FC00000, 2**22),
+    torch.float16: Nans(torch.int16, 0x7E00, 2**9),
+    torch.bfloat16: Nans(torch.int16, 0x7FC0, 2**6),
 }
 
 
@@ -48,41 +57,32 @@ class UnknownTensors(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.path_number = 0  # of the path that the numbers belong to
-        self.numbers: list[UnknownNumber] = []  # number i has the code i + 1
-        self.storages: dict = {}  # {address: the memory that unknown numbers were written into}
+        self.numbers: dict[torch.dtype, list] = defaultdict(list)  # number i of a type has the code i + 1
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if self.path_number != TracedRandom.walk.path_number:
-            self.path_number = TracedRandom.walk.path_number
-            self.numbers, self.storages = [], {}
+        self.here()
         call = Call(operation, args, kwargs or {})
         kind = kind_of(operation)
-        if kind is draw or (self.storages and any(map(self.has_unknown, tensors_in([args, kwargs])))):
+        if kind is draw or (self.numbers and any(map(may_be_unknown, tensors_in([args, kwargs])))):
             return kind(self, call)
         return call.run()
 
-    def has_unknown(self, tensor) -> bool:
-        """Whether unknown numbers were written into its memory. It may be a view of another part."""
-        return tensor.untyped_storage().data_ptr() in self.storages
-
-    def note(self, result):
-        """Note that there may be unknown numbers in these tensors."""
-        for tensor in tensors_in(result):
-            if tensor.dtype in NANS and tensor.numel():
-                storage = tensor.untyped_storage()
-                self.storages[storage.data_ptr()] = storage
-        return result
+    def here(self) -> None:
+        """Forget the numbers if they are of another path."""
+        if self.path_number != WALK.path_number:
+            self.path_number = WALK.path_number
+            self.numbers.clear()
 
     # ---- Codes -------------------------------------------------------------------------------------------------------
 
     def codes_of(self, tensor) -> np.ndarray:
         """The codes of its numbers, 0 of those that are known."""
-        if tensor.dtype not in NANS or not self.has_unknown(tensor):
+        if not may_be_unknown(tensor):
             return np.zeros(tuple(tensor.shape), int)
-        bits, nan, _ = NANS[tensor.dtype]
-        cells = tensor.detach().contiguous().view(bits)
-        codes = cells.long().numpy() - nan
-        is_code = (codes > 0) & (codes <= len(self.numbers))
+        nans = NANS[tensor.dtype]
+        bits = tensor.detach().contiguous().view(nans.of_bits)
+        codes = bits.long().numpy() - nans.first
+        is_code = (codes > 0) & (codes <= len(self.numbers[tensor.dtype]))
         return np.where(is_code, codes, 0)
 
     def objects_of(self, tensor) -> Numbers:
@@ -90,36 +90,46 @@ class UnknownTensors(TorchDispatchMode):
         objects = tensor.detach().double().numpy().astype(object)
         codes = self.codes_of(tensor)
         is_unknown = codes > 0
-        objects[is_unknown] = [self.numbers[code - 1] for code in codes[is_unknown]]
+        numbers = self.numbers[tensor.dtype]
+        objects[is_unknown] = [numbers[code - 1] for code in codes[is_unknown]]
         return objects.view(Numbers)
 
     def write(self, tensor, changed: dict[tuple, Any]):
         """Write numbers, known and unknown ones, into their places in a tensor."""
         new = tensor.detach().clone(memory_format=torch.contiguous_format)
-        bits, nan, room = NANS.get(tensor.dtype, (tensor.dtype, 0, 0))
-        cells = new.view(bits)
+        nans = NANS.get(tensor.dtype, Nans(tensor.dtype, 0, 0))
+        bits = new.view(nans.of_bits)
+        numbers = self.numbers[tensor.dtype]
         for place, number in changed.items():
             if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
-                number = number.then(Computed(rounding(tensor.dtype)))
+                number = computed(rounding(tensor.dtype), [number])
             if not isinstance(number, UnknownNumber):
                 new[place] = np.asarray(number).item()
                 continue
-            self.numbers.append(number)
-            if len(self.numbers) >= room:
-                raise UserError(f"{len(self.numbers)} random numbers in {tensor.dtype} cannot be followed")
-            cells[place] = nan + len(self.numbers)
+            numbers.append(number)
+            if len(numbers) >= nans.n_codes:
+                raise NotFollowed(f"{len(numbers)} random numbers in {tensor.dtype} cannot be followed")
+            bits[place] = nans.first + len(numbers)
         with torch.no_grad():
             tensor.copy_(new)
-        return self.note(tensor)
+        return tensor
 
     def tensor_of(self, given, dtype=None, *_, **__):
         """A tensor of numbers, unknown ones among them: torch.tensor for such, on the CPU."""
+        self.here()
+        if dtype is None and isinstance(given, np.ndarray):
+            dtype = torch.float64
         numbers = np.asarray(given, object)
         with _disable_current_modes():
             if not any(isinstance(number, UnknownNumber) for number in numbers.flat):
                 return torch.tensor(numbers.tolist(), dtype=dtype)
             blank = torch.zeros(numbers.shape, dtype=dtype)
             return self.write(blank, dict(np.ndenumerate(numbers)))
+
+
+def may_be_unknown(tensor) -> bool:
+    """Whether there is a NaN in it."""
+    return tensor.dtype in NANS and bool(tensor.isnan().any())
 
 
 @cache

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from speculative.laws.cases import Case
-from speculative.laws.paths import TooManyPaths, Walk, clocks, law_of
+from speculative.laws.paths import TooManyPaths, law_of
 from speculative.laws.replaced import LIBRARIES, Followed, Salted, StandIns, replaced
-from speculative.laws.traced import NoDistribution, TracedRandom
+from speculative.laws.traced import NoDistribution
+from speculative.laws.walks import WALK, clocks
 from speculative.support.errors import UserError, first_line
 from speculative.user import NOT_IDS, whole_numbers
 
@@ -50,13 +51,13 @@ def quietly() -> Iterator[None]:
     has alarms."""
 
     def stop(number, frame):
-        if np.any(clocks() - TracedRandom.walk.began > MOST_SECONDS):  # each second again, if the code catches it
+        if np.any(clocks() - WALK.began > MOST_SECONDS):  # each second again, if the code catches it
             most, most_waiting = MOST_SECONDS
             raise UserError(
                 f"no progress: one text computes for more than {most} s, or takes more than {most_waiting} s"
             )
 
-    TracedRandom.walk = Walk()  # whose path begins now
+    WALK.start()  # whose path begins now
     quiet = io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(quiet))
@@ -90,7 +91,7 @@ def program_of(decode: Callable, case: Case) -> Callable:
 
     def counted(model):
         def rows(*args, **options):
-            TracedRandom.walk.count()
+            WALK.count()
             return model(*args, **options)
 
         return rows

@@ -12,9 +12,17 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from speculative.laws.replaced import Salted
 from speculative.laws.tensors import UnknownTensors
-from speculative.laws.unknown import UnknownNumber
+from speculative.laws.unknown import Numbers, UnknownNumber
 
-EXITS = ("item", "tolist", "numpy", "__array__", "__int__", "__bool__")  # methods of a tensor
+# Methods of a tensor, as functions of its Numbers.
+EXITS: dict[str, Callable] = {
+    "item": Numbers.item,
+    "tolist": Numbers.tolist,
+    "numpy": Numbers.view,
+    "__array__": Numbers.view,
+    "__int__": lambda numbers: int(numbers.item()),
+    "__bool__": lambda numbers: bool(numbers.item()),
+}
 ENTRIES = ("tensor", "as_tensor", "from_numpy")  # functions of torch
 
 
@@ -23,13 +31,13 @@ def out_of(mode: UnknownTensors, name: str) -> Callable:
     method = getattr(torch.Tensor, name)
 
     def leave(tensor, *args, **named):
-        if _get_current_dispatch_mode() is not mode:  # we ask
+        if not mode.numbers or _get_current_dispatch_mode() is not mode:  # or if we ask
             return method(tensor, *args, **named)
         with _disable_current_modes():
             if not mode.codes_of(tensor).any():
                 return method(tensor, *args, **named)
             objects = mode.objects_of(tensor)
-        return objects if name in ("numpy", "__array__") else getattr(objects, name)()
+        return EXITS[name](objects)
 
     return leave
 
@@ -58,7 +66,6 @@ def has_unknown(given) -> bool:
 def followed() -> Iterator[None]:
     """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
     mode = UnknownTensors()
-    UnknownNumber.tensor_of = mode.tensor_of
     exits: dict[str, Any] = {name: out_of(mode, name) for name in EXITS}
     entries: dict[str, Any] = {name: into(mode, name) for name in ENTRIES}
     with contextlib.ExitStack() as stack:

@@ -3,18 +3,13 @@
 import random
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
-from speculative.laws.races import is_first, largest, largest_first
+from speculative.laws.uniform import MOST, NotFollowed
 from speculative.laws.unknown import Numbers, UnknownNumber
-from speculative.support.errors import UserError
-
-Numbers.largest = staticmethod(largest)
-Numbers.largest_first = staticmethod(largest_first)
-UnknownNumber.is_first = staticmethod(is_first)
+from speculative.laws.walks import WALK
 
 
 class NoDistribution(Exception):
@@ -23,7 +18,7 @@ class NoDistribution(Exception):
 
 def one_trial(u, n, p):
     if n != 1:
-        raise UserError("binomial() with more than one trial cannot be followed")
+        raise NotFollowed("binomial() with more than one trial cannot be followed")
     if np.any(np.clip(p, 0, 1) != p):
         raise NoDistribution
     return (u < p) * 1
@@ -51,14 +46,13 @@ class Stream:
 
     def begin(self, seed) -> None:
         """Begin with the numbers of a seed, which all streams of one family share."""
-        walk = TracedRandom.walk
-        self.path_number = walk.path_number
-        self.numbers = walk.stream(None if seed is None else f"{self.family} {seed}")
+        self.path_number = WALK.path_number
+        self.numbers = WALK.stream(None if seed is None else f"{self.family} {seed}")
         self.n_spawned = 0
 
     def here(self) -> "Stream":
         """Return the stream, which begins with its first seed if this is another path."""
-        if self.path_number != TracedRandom.walk.path_number:
+        if self.path_number != WALK.path_number:
             self.begin(self.first_seed)
         return self
 
@@ -66,7 +60,6 @@ class Stream:
 class TracedRandom:
     """A generator, with the methods of NumPy's and Python's. Those that take a size give Numbers."""
 
-    walk: Any = None  # the Walk that goes on
     family = "PCG64"
 
     def __init__(self, seed=None, *_, **__):
@@ -106,7 +99,7 @@ class TracedRandom:
         return [type(self)(None if seed is None else f"{seed} {i}") for i in range(first, first + n)]
 
     def __getattr__(self, name: str) -> Callable:
-        """A method that is one of LAWS. Raises UserError, if it is called, for one of another name."""
+        """A method that is one of LAWS. Raises NotFollowed, if it is called, for one of another name."""
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in LAWS:
@@ -137,6 +130,8 @@ class TracedRandom:
 
     def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
         low, high = (0, low) if high is None else (low, high)
+        if high - low > MOST:
+            raise NotFollowed(f"a choice among {high - low:,} numbers cannot be followed")
         return self.choice(np.arange(low, high + endpoint), size)
 
     def multinomial(self, n, pvals, size=()):
@@ -177,7 +172,7 @@ for of_numpy in (PCG64, PCG64DXSM, MT19937, Philox, SFC64, SeedSequence):
 
 def unfollowed(name: str) -> Callable:
     def refuse(*args, **named):
-        raise UserError(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
+        raise NotFollowed(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
 
     return refuse
 

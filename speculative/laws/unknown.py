@@ -1,161 +1,53 @@
-"""Random numbers that are not known yet: each comparison is a fork, whose branches have known chances.
+"""Random numbers that are not known yet, in the place of floats and arrays: each comparison is a fork.
 
-A program draws u, computes -log(u) / 2 with it, and asks whether that is below 0.3. The answer is True on one part of
-u's range and False on the rest, and the lengths of the parts are the chances of the answers. So the number of the
-program is kept as u and the steps that lead from u to it. As long as they rise or fall all the way, the u at which a
-comparison changes its answer can be found by bisection. Nothing has to be known about the steps but their values.
-
-races.py tells which of many numbers is the largest. tensors.py is the same for PyTorch.
+uniform.py says what such a number is, races.py which of many is the largest. tensors.py is the same for PyTorch.
 """
 
 import math
+import sys
 from collections.abc import Callable
-from functools import cache
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from speculative.support.errors import UserError
-
-LEAST = 1e-6  # a branch of a fork that is less likely is rounding of float32, and is not followed
-MOST = 2_000  # random numbers and calls of models in one path; ints that a number can become
-ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
-
-
-class Uniform:
-    """A random number u from 0 to 1, as far as comparisons have told it."""
-
-    def __init__(self, branch: Callable):
-        """branch: [n] chances -> the number of the branch that is taken."""
-        self.branch = branch
-        self.low, self.high = 0.0, 1.0
-        self.is_spent = False  # in a race: its law is not uniform any more
-        self.beaten: list = []  # the steps of those that it came before in duels, and its own
-
-    def part(self, edges) -> int:  # [n + 1], from 0 to 1 -> i if u is in [edges[i], edges[i + 1])
-        """Fork: u is in one of the parts between the edges. Raises UserError if it was in a race."""
-        if self.is_spent:
-            raise UserError("a random number that was compared with another one is compared again")
-        inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
-        taken = likely(self.branch, [b - a for a, b in pairwise(inner)])
-        self.low, self.high = inner[taken : taken + 2]
-        return taken
-
-    @property
-    def is_new(self) -> bool:
-        """Whether no comparison has told anything of it."""
-        return not self.is_spent and (self.low, self.high) == (0, 1)
-
-
-def likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
-    """Fork, without the branches that rounding explains. Raises UserError if there is none left."""
-    least = LEAST * sum(chances)
-    possible = [i for i, chance in enumerate(chances) if chance > least]
-    if not possible:
-        raise UserError("a choice among random numbers that all have probability 0 cannot be followed")
-    if len(possible) == 1:
-        return possible[0]
-    return possible[branch([chances[i] for i in possible])]
-
-
-# ---- A number as a function of u -------------------------------------------------------------------------------------
-
-
-class Computed(NamedTuple):
-    """A step: function(*before, x, *after) of a number x, with other numbers that are known."""
-
-    function: Any  # a ufunc, or a function of an array of numbers
-    before: tuple = ()
-    after: tuple = ()
-
-
-def value_at(steps: tuple, x):
-    """The number that the steps make of u = x."""
-    for function, before, after in steps:
-        x = function(*before, x, *after)
-    return x
-
-
-@cache
-def ends_of(steps: tuple) -> tuple:
-    """The values at both ENDS. Raises UserError if the number neither rises nor falls from one to the other."""
-    values = np.asarray(value_at(steps, np.linspace(*ENDS, 33)))  # [33]
-    before = values[:-1]  # [32]
-    after = values[1:]  # [32]
-    rises = np.all(after >= before)
-    falls = np.all(after <= before)
-    if not (rises or falls or np.all(np.isnan(values))):
-        name = steps[-1].function.__name__
-        raise UserError(f"a formula of a random number ({name}) that rises and falls cannot be followed")
-    return values[0], values[-1]
-
-
-@cache
-def switch(steps: tuple) -> float:
-    """Return the u at which the number, which is True or False, changes."""
-    low, high = ENDS
-    while (low + high) / 2 not in (low, high):
-        grid = np.linspace(low, high, 129)  # more than the middle: a call costs more than 128 more numbers in it
-        values = value_at(steps, grid)  # [129]
-        first_after = int(np.argmax(values != values[0]))
-        low, high = grid[first_after - 1], grid[first_after]
-    return float(high)
-
+from speculative.laws.races import is_first, largest, largest_first
+from speculative.laws.uniform import ENDS, MOST, Formula, NotFollowed, Number, ends_of, switch
 
 DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)
 
 
-class UnknownNumber(NDArrayOperatorsMixin):
-    """A random number: a function of a Uniform, which rises or falls."""
-
-    tensor_of: Callable  # tensor_of(array) -> a tensor of PyTorch, while that is followed
-    is_first: Callable  # is_first(number, other, is_larger) -> bool, as races.py says
-
-    def __init__(self, u: Uniform, steps: tuple[Computed, ...] = ()):
-        self.u = u
-        self.steps = steps
-
-    def then(self, step: Computed) -> Any:
-        """The number after one more step: unknown, or a value if it does not depend on u, or a fork if it is a bool."""
-        steps = (*self.steps, step)
-        first, last = ends_of(steps)
-        if first == last or first != first:
-            return first
-        if first.dtype != bool:
-            return UnknownNumber(self.u, steps)
-        is_after = self.u.part([0.0, switch(steps), 1.0])
-        return last if is_after else first
+class UnknownNumber(Number, NDArrayOperatorsMixin):
+    """A random number in the place of a float."""
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options) -> Any:
-        """Take one more step. NumPy calls this for its functions, and NDArrayOperatorsMixin for all operators.
+        """NumPy calls this for its functions, and NDArrayOperatorsMixin for all operators.
 
         An array among the inputs goes back to NumPy, as one of objects: NumPy then comes here with each number of it. A
-        tensor goes to PyTorch. What has two unknown numbers cannot be followed, as it is not a function of one u. But
-        NumPy's searchsorted and sort begin by asking whether a number is below itself.
+        tensor goes to PyTorch. NumPy's searchsorted and sort begin by asking whether a number is below itself.
         """
         if method != "__call__" or options or (out and out[0] is not self):
-            raise UserError(f"{ufunc.__name__} of random numbers cannot be followed")
-        others = [other for other in inputs if other is not self]
-        if not all(map(is_number, others)):
+            raise NotFollowed(f"{ufunc.__name__} of random numbers cannot be followed")
+        if not all(map(is_number, inputs)):
             return self.with_arrays(ufunc, inputs)
-        if not others and ufunc in (np.less, np.greater):
-            return np.False_
-        if ufunc in DUELS and len(others) == 1 and isinstance(others[0], UnknownNumber):
-            return UnknownNumber.is_first(*inputs, ufunc in (np.greater, np.greater_equal))
-        if len(others) != ufunc.nin - 1 or any(isinstance(other, UnknownNumber) for other in others):
-            raise UserError("two random numbers in one formula cannot be followed: their argmax can be")
-        numbers = tuple(map(float, others))
-        if inputs[0] is self:
-            return self.then(Computed(ufunc, after=numbers))
-        return self.then(Computed(ufunc, before=numbers))
+        if ufunc in DUELS:
+            number, other = inputs
+            if isinstance(number, UnknownNumber) and isinstance(other, UnknownNumber) and number.u is not other.u:
+                return is_first(number, other, ufunc in (np.greater, np.greater_equal))
+        return computed(ufunc, [x if isinstance(x, UnknownNumber) else float(x) for x in inputs])
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None) -> Any:
+        """PyTorch calls this for its functions: they get a tensor of the number."""
+        torch = sys.modules["torch"]
+        tensors = [torch.tensor(x) if isinstance(x, UnknownNumber) else x for x in args]
+        return function(*tensors, **kwargs or {})
 
     def with_arrays(self, ufunc, inputs):
         """The ufunc of inputs with arrays or tensors among them, as one of them."""
         if any(map(is_tensor, inputs)):
             arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
-            return self.tensor_of(ufunc(*arrays))
+            return sys.modules["torch"].tensor(ufunc(*arrays))
         objects = [np.asarray(x, object) for x in inputs]
         results = ufunc(*objects)
         return results.view(Numbers) if results.dtype == object else results
@@ -170,9 +62,9 @@ class UnknownNumber(NDArrayOperatorsMixin):
     def __int__(self) -> int:
         """Fork: one of the whole numbers that it can become."""
         limits = (self.u.low, self.u.high)
-        low, high = sorted(float(value_at(self.steps, np.clip(limit, *ENDS))) for limit in limits)
+        low, high = sorted(float(self.formula.at(np.clip(limit, *ENDS))) for limit in limits)
         if low < 0 or not high - low < MOST:
-            raise UserError("a random number below 0 or without bound as an int cannot be followed")
+            raise NotFollowed("a random number below 0 or without bound as an int cannot be followed")
         for n in range(int(high), int(low), -1):
             if self >= n:
                 return n
@@ -193,39 +85,53 @@ class UnknownNumber(NDArrayOperatorsMixin):
         return "?"
 
     def __float__(self):
-        raise UserError("a random number as a float cannot be followed: compare it as it is")
+        raise NotFollowed("a random number as a float cannot be followed: compare it as it is")
+
+
+def computed(function: Any, inputs: list) -> Any:
+    """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
+    not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
+    numbers = {x.u: x for x in inputs if isinstance(x, UnknownNumber)}
+    if len(numbers) > 1:
+        raise NotFollowed("two random numbers in one formula cannot be followed: their argmax can be")
+    [u] = numbers
+    formula = Formula(function, tuple(x.formula if isinstance(x, UnknownNumber) else x for x in inputs))
+    first, last = ends_of(formula)
+    if first == last or first != first:
+        return first
+    if first.dtype != bool:
+        return UnknownNumber(u, formula)
+    is_after = u.part([0.0, switch(formula), 1.0])
+    return last if is_after else first
 
 
 class Numbers(np.ndarray):
     """An array of random numbers, among others. Its argmax is one fork, not one for each comparison."""
 
-    largest: Callable  # largest(row) -> the place, as races.py says
-    largest_first: Callable  # largest_first(row, k) -> [k] places
-
     def argmax(self, axis=None, *args, **named):
         if self.ndim > 1 and axis is not None:
-            return np.apply_along_axis(Numbers.largest, axis, self)
-        return Numbers.largest(self.ravel())
+            return np.apply_along_axis(largest, axis, self)
+        return largest(self.ravel())
 
     def argmin(self, axis=None, *args, **named):
         return (-self).argmax(axis)
 
     def argsort(self, axis=-1, *args, **named):
-        return np.apply_along_axis(Numbers.largest_first, axis, -self, self.shape[axis])
-
-    def astype(self, dtype, *args, **named):
-        """Numbers of a type of NumPy's: a half one has few values."""
-        kind = np.dtype(dtype).type
-        if not issubclass(kind, np.floating):
-            return super().astype(dtype, *args, **named)
-        numbers = self.copy()
-        for place, number in np.ndenumerate(self):
-            is_unknown = isinstance(number, UnknownNumber)
-            numbers[place] = number.then(Computed(kind)) if is_unknown else kind(number)
-        return numbers
+        return np.apply_along_axis(largest_first, axis, -self, self.shape[axis])
 
     def argpartition(self, kth, axis=-1, *args, **named):
         return self.argsort(axis)
+
+    def astype(self, dtype, *args, **named):
+        """Numbers of a type of NumPy's: a half one has few values, and a whole one is a fork."""
+        kind = np.dtype(dtype).type
+        if not issubclass(kind, np.floating):
+            whole = bool if kind is np.bool_ else int
+            return np.vectorize(whole, [dtype])(self)
+        result = self.copy()
+        for place, x in np.ndenumerate(self):
+            result[place] = computed(kind, [x]) if isinstance(x, UnknownNumber) else kind(x)
+        return result
 
 
 def is_number(x: Any) -> bool:
@@ -266,4 +172,4 @@ def in_math(name: str) -> Callable:
     return function
 
 
-MATH = {name: in_math(name) for name in ("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt")}
+MATH = {getattr(math, name): in_math(name) for name in ("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt")}

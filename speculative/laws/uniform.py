@@ -1,0 +1,113 @@
+"""A random number that is not known yet: a formula of a u between 0 and 1, which forks when it is compared.
+
+A program draws u, computes -log(u) / 2 with it, and asks whether that is below 0.3. The answer is True on one part of
+u's range and False on the rest, and the lengths of the parts are the chances of the answers. So the number of the
+program is kept as a formula of u. As long as it rises or falls all the way, the u at which a comparison changes its
+answer can be found by bisection. Nothing has to be known about a formula but its values.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speculative.support.errors import UserError
+
+LEAST = 1e-6  # a branch of a fork that is less likely is rounding of float32, and is not followed
+MOST = 2_000  # random numbers and calls of models in one path; ints that a number can become
+ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
+
+
+class NotFollowed(UserError):
+    """Something is done to random numbers that cannot be followed. It may be right, or wrong."""
+
+
+class Uniform:
+    """A random number u from 0 to 1, as far as comparisons have told it."""
+
+    def __init__(self, branch: Callable):
+        """branch: [n] chances -> the number of the branch that is taken."""
+        self.branch = branch
+        self.low, self.high = 0.0, 1.0
+        self.is_spent = False  # in a race: its law is not uniform any more
+        self.beaten: list[Formula] = []  # of those that it came before in duels, and its own
+
+    def part(self, edges) -> int:  # [n + 1], from 0 to 1 -> i if u is in [edges[i], edges[i + 1])
+        """Fork: u is in one of the parts between the edges. Raises NotFollowed if it was in a race."""
+        if self.is_spent:
+            raise NotFollowed("a random number that was compared with another one is compared again")
+        inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
+        taken = likely(self.branch, [b - a for a, b in pairwise(inner)])
+        self.low, self.high = inner[taken : taken + 2]
+        return taken
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no comparison has told anything of it."""
+        return not self.is_spent and (self.low, self.high) == (0, 1)
+
+
+def likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
+    """Fork, without the branches that rounding explains. Raises NotFollowed if there is none left."""
+    least = LEAST * sum(chances)
+    possible = [i for i, chance in enumerate(chances) if chance > least]
+    if not possible:
+        raise NotFollowed("a choice among random numbers that all have probability 0 cannot be followed")
+    if len(possible) == 1:
+        return possible[0]
+    return possible[branch([chances[i] for i in possible])]
+
+
+# ---- A number as a function of u -------------------------------------------------------------------------------------
+
+
+class Formula(NamedTuple):
+    """function(*parameters) of a random number u. Those of the parameters that are Formulas are of the same u."""
+
+    function: Any  # a ufunc, or a function of arrays of numbers
+    parameters: tuple
+
+    def at(self, u):
+        """The number, or the array of numbers, that it makes of u."""
+        if self is ITSELF:
+            return u
+        values = [x.at(u) if isinstance(x, Formula) else x for x in self.parameters]
+        return self.function(*values)
+
+
+ITSELF = Formula(None, ())
+
+
+@cache
+def ends_of(formula: Formula) -> tuple:
+    """The values at both ENDS. Raises NotFollowed if the number neither rises nor falls from one to the other."""
+    values = np.asarray(formula.at(np.linspace(*ENDS, 33)))  # [33]
+    before = values[:-1]  # [32]
+    after = values[1:]  # [32]
+    rises = np.all(after >= before)
+    falls = np.all(after <= before)
+    if not (rises or falls or np.all(np.isnan(values))):
+        raise NotFollowed("a formula of a random number that rises and falls cannot be followed")
+    return values[0], values[-1]
+
+
+@cache
+def switch(formula: Formula) -> float:
+    """Return the u at which the number, which is True or False, changes."""
+    low, high = ENDS
+    while (low + high) / 2 not in (low, high):
+        grid = np.linspace(low, high, 129)  # more than the middle: a call costs more than 128 more numbers in it
+        values = formula.at(grid)  # [129]
+        first_after = int(np.argmax(values != values[0]))
+        low, high = grid[first_after - 1], grid[first_after]
+    return float(high)
+
+
+class Number:
+    """A random number: a function of a Uniform, which rises or falls."""
+
+    def __init__(self, u: Uniform, formula: Formula = ITSELF):
+        self.u = u
+        self.formula = formula

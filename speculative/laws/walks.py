@@ -1,0 +1,71 @@
+"""The walk along all paths of a random program. A fork has branches with known chances; a path takes one of each."""
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from speculative.laws.uniform import MOST, Uniform
+from speculative.support.errors import UserError
+
+
+class Walk:
+    """The paths of a program, one after the other: depth first, at each fork the first branch first."""
+
+    def __init__(self) -> None:
+        self.n_nodes = 0  # random numbers and calls of models, of all programs
+        self.path_number = 0  # of the paths of all programs
+        self.start()
+
+    def start(self, reseeds: bool = True) -> None:
+        """Start with the first path of a program.
+
+        reseeds: whether a seed that comes again gives the same numbers again, as in NumPy.
+        """
+        self.reseeds = reseeds
+        self.left: list[list[int]] = [[]]  # the paths that are not taken yet, by their branches
+        self.begin([])
+
+    def begin(self, branches: list[int]) -> None:
+        """Begin the path that takes these branches, and the first ones after them."""
+        self.path_number += 1
+        self.branches = branches
+        self.depth = 0  # forks that were met
+        self.weight = 1.0  # the probability of the path
+        self.n_calls = 0
+        self.numbers: dict = defaultdict(lambda: Uniform(self.branch))  # {(seed, n): the nth number}
+        self.began = clocks()
+
+    def count(self) -> None:
+        """Note a random number or a call of a model. Raises UserError."""
+        self.n_calls += 1
+        self.n_nodes += 1
+        if self.n_calls > MOST:
+            raise UserError(f"no progress: a text takes more than {MOST:,} random numbers and calls of a model")
+
+    def stream(self, seed) -> Iterator[Uniform]:
+        """The numbers of a seed; others for each generator without a seed."""
+        seed = seed if self.reseeds and seed is not None else object()
+        for n in itertools.count():
+            self.count()
+            yield self.numbers[seed, n]
+
+    def branch(self, chances: list[float]) -> int:  # [n] -> the branch that this path takes
+        if self.depth == len(self.branches):
+            self.left += [[*self.branches, i] for i in reversed(range(1, len(chances)))]
+            self.branches.append(0)
+        # A path that is taken again may meet a smaller fork here, because the program keeps state: law_of sees that.
+        taken = min(self.branches[self.depth], len(chances) - 1)
+        self.depth += 1
+        self.weight *= chances[taken] / sum(chances)
+        return taken
+
+
+def clocks() -> np.ndarray:  # [2]
+    """The seconds that this process has computed, and the time. On a busy machine a path may wait for long."""
+    return np.array([time.process_time(), time.monotonic()])
+
+
+WALK = Walk()  # the one that goes on: a generator that somebody's code makes has no other way to it
