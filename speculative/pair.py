@@ -91,9 +91,9 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     distributions after the last n_last tokens of x, with the encoder of its tokens (encoder.get_encoder). Raises
     UserError, whose message is one line.
     """
-    known = {name: value for name, value in options.items() if name in SIGNATURE.parameters}
+    parameters = {name: value for name, value in options.items() if name in SIGNATURE.parameters}
     try:
-        given = SIGNATURE.bind_partial(*values, **known).arguments | options
+        given = SIGNATURE.bind_partial(*values, **parameters).arguments | options  # make_options refuses the others
     except TypeError as error:
         raise UserError(f"load_pair: {error}") from None
     if "prompt" in given:
