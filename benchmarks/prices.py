@@ -66,16 +66,16 @@ class PricedLoops(PythonLoops):
         model = super().model(role)
         if role not in self.costs:
             return model
-        call = model.call
+        end = model.end
 
         def priced(*args) -> np.ndarray:  # -> [m, n_vocab]
-            rows = call(*args)  # [m, n_vocab]
+            rows = end(*args)  # [m, n_vocab]
             ms = self.costs[role](model.log[-1].n_read)
             model.log[-1] = model.log[-1]._replace(seconds=ms)
             self.clock.wait(ms)
             return rows
 
-        model.call = priced
+        model.end = priced
         return model
 
     def call_seconds(self, role: str, x, n_rows: int) -> float:
