@@ -93,9 +93,9 @@ class Salted(StandIns):
     def __init__(self, salt: Callable) -> None:
         """salt() -> a number, another one in each text."""
         self.salt = salt
-        seeded: list = [np.random.default_rng, random.seed, np.random.seed]
-        seeded += [thing for name, thing in vars(jax_random()).items() if name in ("key", "PRNGKey")]
-        functions = {function: self.salted(function) for function in seeded}
+        of_jax = vars(jax_random())
+        seeded = [np.random.default_rng, random.seed, np.random.seed, of_jax.get("key"), of_jax.get("PRNGKey")]
+        functions = {function: self.salted(function) for function in seeded if function}
         kinds = {kind: self.salted_class(kind) for kind in OF_TYPES if kind is not np.random.Generator}
         super().__init__(functions | kinds)
 
