@@ -20,6 +20,7 @@ from speculative.values import (
     as_not_negative,
     as_port,
     as_share,
+    as_source,
     as_stops,
     as_switch,
     as_text,
@@ -103,7 +104,7 @@ class ModelOptions:
         "weights of the draft model; auto: int8 with c, float32 with numpy, as --dtype with jax")
     threads: int | None = option(None, whole(1), "N",
         "most threads that the C engine uses [one for each core]")
-    source: str = option("openai", as_text, "NAME|URL",
+    source: str = option("openai", as_source, "NAME|URL",
         "where to download missing models: openai, huggingface, or the URL of a mirror")
     refresh: bool = switch(
         "ask the hub for a newer version of a model that is in its cache")
@@ -125,7 +126,7 @@ class Options(ModelOptions):
         'the text to continue; "" starts from <|endoftext|>', group=BLOG, short="p")
     prompt_file: str | None = option(None, checked_path, "FILE",
         "read the prompt from a file, including its last newline; - is standard input", group=TEXT)
-    n_samples: int = option(1, whole(1), "N",
+    n_samples: int = option(1, whole(1, 10**6), "N",
         "decode this many times, each time with another seed", group=TEXT, live=True)
     only: str | None = option(None, one_of("autoregressive", "speculative"), "autoregressive|speculative",
         "run one decoder only: autoregressive or speculative", group=SHOWN, live=True)

@@ -40,6 +40,12 @@ def as_text(value: Any) -> str:
         raise ValueError("a text in UTF-8") from None
 
 
+def as_source(value: Any) -> str:
+    if value not in ("openai", "huggingface") and not re.match(r"https?://\S", str(value)):
+        raise ValueError("openai, huggingface, or the URL of a mirror, which begins with http:// or https://")
+    return str(value)
+
+
 def as_stops(value: Any) -> str | tuple[str, ...]:
     """A stop text, or several."""
     texts = tuple(map(as_text, parts_of(value)))

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 from tiny import ROOT, python, refusal
 
+from speculative import UserError
 from speculative.checkpoints.disk import Note
 from speculative.cli.command import choose_prompts
 from speculative.cli.line_editor import history_file
@@ -119,6 +120,9 @@ def test_the_first_of_several_prompts_is_decoded_with_a_line(tmp_path, capsys):
     assert choose_prompts(Options(prompt_file=str(path))) == ["one"]
     line = f"only the first of 3 prompts in {path} is decoded: --batch 3 decodes all of them\n"
     assert capsys.readouterr().err == line
+    path.write_text('{"prompt": "one"}\n{"prompt": ""}\n')
+    with pytest.raises(UserError, match="prompt 2 should be an object"):
+        choose_prompts(Options(prompt_file=str(path), batch=2))
     path.write_text(json.dumps({"prompt": "one"}))
     assert choose_prompts(Options(prompt_file=str(path))) == ["one"]
     assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import re
 import signal
@@ -42,6 +43,29 @@ def test_a_strand_runs_in_turn_with_its_caller():
         seen.append(strands[0].event)
         strands[0].resume(strands[0].event.upper())
     assert (seen, answers) == (["a", "b", "c"], ["A", "B", "C"])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_strand_that_waits_cannot_go_on_after_a_fork_and_is_closed():
+    """SIGALRM ends a child that hangs."""
+    strands = []
+    strands.append(Strand(counting(strands, "abc")[0]))
+    strands[0].resume()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(20)
+            with pytest.raises(UserError, match="before a fork"):
+                strands[0].resume()
+            strands[0].close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    strands[0].resume()
+    assert strands[0].event == "b"
 
 
 def test_an_error_is_raised_where_the_strand_is_resumed():
@@ -100,7 +124,7 @@ def test_ctrl_c_may_come_anywhere():
                     strands[0].resume()
                 armed.clear()
             strands[0].close()
-            assert strands[0].has_ended or not strands[0].has_begun
+            assert strands[0].has_ended or not strands[0].process
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -5,6 +5,7 @@ a thread of its own, a strand, that waits at each call of a model and at each st
 a generator. When all of them wait for a model, the calls that ask for the same network become one call.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from speculative.engines.cached_network import CachedNetwork
 from speculative.sampling import Step
 from speculative.steps import TextCall
+from speculative.support.errors import UserError
 
 
 class Request(NamedTuple):
@@ -39,7 +41,7 @@ class Strand:
         self.event: Any = None  # that it waits at
         self.answer: Any = None
         self.error: BaseException | None = None
-        self.has_begun = False
+        self.process = 0  # the number of the process in which its thread runs; 0 before it has begun
         self.has_ended = False
         self.is_running = False
         self.function = function
@@ -73,9 +75,11 @@ class Strand:
         self.answer = answer
         self.event = None
         self.is_running = True
-        if not self.has_begun:
+        if not self.process:
             threading.Thread(target=self.run, daemon=True).start()
-            self.has_begun = True
+            self.process = os.getpid()
+        elif self.process != os.getpid():  # a fork copies no thread but its own
+            raise UserError("a batch that began before a fork cannot go on in the new process: begin it again there")
         self.join()
         if self.error:
             raise self.error
@@ -88,7 +92,7 @@ class Strand:
 
     def close(self) -> None:
         """Let it end where it waits."""
-        if self.has_begun:
+        if self.process == os.getpid():
             self.join()
             if not self.has_ended:
                 self.resume(Closed())

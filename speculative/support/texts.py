@@ -1,5 +1,6 @@
 """Texts from files: prompts, and texts in which n-grams are counted."""
 
+import contextlib
 import json
 
 from speculative.support.errors import UserError
@@ -27,13 +28,16 @@ def read_prompts(path: str, n: int | None = None) -> list[str]:
     lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()][:n]
     if not is_jsonl(path):
         return lines
-    try:
-        prompts = [json.loads(line)["prompt"] for line in lines]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        prompts = [""]
-    if not all(isinstance(prompt, str) and prompt for prompt in prompts):
-        raise UserError(f'each line of {path} should be an object with "prompt", which is a text that is not empty')
-    return prompts
+    return [prompt_of(line, f"{path}: prompt {number}") for number, line in enumerate(lines, start=1)]
+
+
+def prompt_of(line: str, name: str) -> str:
+    """Return the prompt of a line of JSON. name: of the line, for the error. Raises UserError."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        prompt = json.loads(line)["prompt"]
+        if prompt and isinstance(prompt, str):
+            return prompt
+    raise UserError(f'{name} should be an object with "prompt", which is a text that is not empty')
 
 
 def is_jsonl(path: str) -> bool:
