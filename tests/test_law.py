@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from types import MethodType, SimpleNamespace
 
 import numpy as np
@@ -24,8 +24,8 @@ from speculative.filters import Filters
 from speculative.laws import check as check_law
 from speculative.laws import drawn, texts
 from speculative.laws.cases import CASES, in_rounds
-from speculative.laws.causes import BONUS, FROM, LOOP, MISTAKES, REST, TEST, planted
 from speculative.laws.forms import Form
+from speculative.laws.mistakes import LOOP, MISTAKES, patched
 from speculative.laws.paths import EXACT, NotAll, distance, law_of
 from speculative.laws.texts import errors_as_lines, followed, law_of_texts
 from speculative.rules import RULES, parse_rule
@@ -242,6 +242,8 @@ def rounded(p):
     return normalized((p.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32))
 """
 
+TEST, REST, BONUS = "u < q[i][j] / p[i][j]", "positive(q[i] - p[i], q[i])", "sample(q[-1])"
+FROM = "target_model(x_draft)"
 DRAFT, U, RATIO = "sample(p[-1])", "np.random.random()", "q[i][j] / p[i][j]"
 CHOICE = "np.random.choice(np.arange(len(p)), p=p)"
 Q, WINDOW = "        q = ", "        for i, j"
@@ -319,11 +321,18 @@ OTHER_MISTAKES = [
     (None, CHOICE, "min(range(len(p)), key=lambda i: random.expovariate(p[i] ** 0.9))"),
 ]
 # fmt: on
-ALL_MISTAKES = [*MISTAKES, *OTHER_MISTAKES]
+ALL_MISTAKES = [(mistake.name, *chain(*mistake.edits)) for mistake in MISTAKES] + OTHER_MISTAKES
 
 
 IN_ROUNDS = in_rounds(CASES)
 FEW_CASES = [case for case in CASES[::16] if case.n_vocab < 64]  # a race of 64 takes long
+
+
+def planted(source, name, *replaced):
+    """The function of this name in the source, with each text replaced by the one after it."""
+    edits = [*zip(replaced[::2], replaced[1::2], strict=True)]
+    assert all(old in source for old, _ in edits), edits
+    return patched(source, name, edits)
 
 
 def in_the_blogs_form(*replaced):

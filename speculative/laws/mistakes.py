@@ -1,0 +1,227 @@
+"""The usual mistakes in speculative sampling, each made in a loop of ours.
+
+A mistake is a few edits of the loop's text, as somebody would have typed it. So the loop can be read beside the blog's,
+without a switch at each place where a mistake can be made, and a new mistake is a name and a line.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+LOOP = """
+import numpy as np
+
+IS_BLOGS = HAS_NAN = True
+
+def sample(p):
+    return np.random.choice(np.arange(len(p)), p=p)
+
+def positive(x, q):
+    x = np.maximum(x, 0)
+    return x / x.sum() if HAS_NAN or x.any() else q
+
+def place_of(u, p):  # for mistakes that do not sample
+    return min(sum(u > np.cumsum(p)), len(p) - 1)
+
+def speculative_sampling(x, draft_model, target_model, N, K):
+    x, T = [*x], len(x) + N
+    full = trust = False  # whether the window before was accepted whole, and whether any was
+    while len(x) < T:
+        n = len(x)
+        x_draft, p = x, []
+        for _ in range(K if IS_BLOGS else min(K, T - n - 1)):
+            p.append(draft_model(x_draft)[-1])
+            x_draft = [*x_draft, sample(p[-1])]
+        q = target_model(x_draft)[n - 1 :]
+        was_full, full = full, True
+        for i, j in enumerate(x_draft[n:]):
+            u = np.random.random()
+            if u < q[i][j] / p[i][j]:
+                x = [*x, j]
+            else:
+                x = [*x, sample(positive(q[i] - p[i], q[i]))]
+                full = False
+                break
+        if full:
+            x = [*x, sample(q[-1])]
+            trust = True
+    return x
+"""
+
+# The name of a mistake, and under it its edits: what stands in LOOP => what stands there by mistake.
+TABLE = """
+the drafts are the draft's likeliest tokens, not drawn
+    sample(p[-1])  =>  np.argmax(p[-1])
+
+a draft is drawn from the row of p before the last
+    sample(p[-1])  =>  sample(draft_model(x_draft)[-2:][0])
+
+every draft is accepted
+    u < q[i][j] / p[i][j]  =>  True
+
+the test is p / q, not q / p
+    u < q[i][j] / p[i][j]  =>  u < p[i][j] / max(q[i][j], 1e-9)
+
+the test is q alone, not q / p
+    u < q[i][j] / p[i][j]  =>  u < q[i][j]
+
+the test is the wrong way round: a draft is accepted if u is above q / p
+    u < q[i][j] / p[i][j]  =>  u > q[i][j] / p[i][j]
+
+the test has no random number: a draft is accepted if q >= p
+    u < q[i][j] / p[i][j]  =>  q[i][j] >= p[i][j]
+
+a draft is accepted if it is the target's likeliest token
+    u < q[i][j] / p[i][j]  =>  j == np.argmax(q[i])
+    positive(q[i] - p[i], q[i])  =>  q[i]
+
+a draft is accepted if it is the target's likeliest token
+    u < q[i][j] / p[i][j]  =>  j == np.argmax(q[i])
+
+a draft of probability 0 to the target is accepted
+    u < q[i][j] / p[i][j]  =>  q[i][j] == 0 or u < q[i][j] / p[i][j]
+
+the test reads the row of q after the draft, not before it
+    u < q[i][j] / p[i][j]  =>  u < q[i + 1][j] / p[i][j]
+
+the test reads the last row of q for each draft
+    u < q[i][j] / p[i][j]  =>  u < q[-1][j] / p[i][j]
+
+the test reads the first row of q for each draft
+    u < q[i][j] / p[i][j]  =>  u < q[0][j] / p[i][j]
+
+the test is the product of the ratios so far
+    u < q[i][j] / p[i][j]  =>  u < np.prod([q[k][t] / p[k][t] for k, t in enumerate(x_draft[n : n + i + 1])])
+
+one random number tests all drafts of a window
+    u = np.random.random()  =>  u = u if i else np.random.random()
+
+the first draft of a window is accepted untested
+    u < q[i][j] / p[i][j]  =>  i < 1 or u < q[i][j] / p[i][j]
+
+from the second draft of a window on they are accepted untested
+    u < q[i][j] / p[i][j]  =>  i > 0 or u < q[i][j] / p[i][j]
+
+from the third draft of a window on they are accepted untested
+    u < q[i][j] / p[i][j]  =>  i > 1 or u < q[i][j] / p[i][j]
+
+after a full acceptance every draft is accepted
+    u < q[i][j] / p[i][j]  =>  trust or u < q[i][j] / p[i][j]
+
+in the window after a full acceptance every draft is accepted
+    u < q[i][j] / p[i][j]  =>  was_full or u < q[i][j] / p[i][j]
+
+the last token of the text is accepted untested
+    u < q[i][j] / p[i][j]  =>  len(x) == T - 1 or u < q[i][j] / p[i][j]
+
+a rejected draft is replaced by a draw from q, not from max(0, q - p)
+    q[i] - p[i]  =>  q[i]
+
+a rejected draft is replaced by a draw from p, not from max(0, q - p)
+    q[i] - p[i]  =>  p[i]
+
+a rejected draft is replaced by a draw from q without it, not from max(0, q - p)
+    q[i] - p[i]  =>  np.where(np.arange(len(q[i])) == j, 0, q[i])
+
+a rejected draft is replaced by the likeliest token of the residual, not by a draw
+    sample(positive(q[i] - p[i], q[i]))  =>  np.argmax(positive(q[i] - p[i], q[i]))
+
+a rejected draft is replaced by the likeliest token of the residual, not by a draw
+    sample(positive(q[i] - p[i], q[i]))  =>  np.argmax(q[i] - p[i])
+
+the residual is max(0, p - q), not max(0, q - p)
+    positive(q[i] - p[i], q[i])  =>  positive(p[i] - q[i], p[i])
+
+the residual is |q - p|, not max(0, q - p)
+    q[i] - p[i]  =>  abs(q[i] - p[i])
+
+the residual subtracts a number, the draft's p, not a row
+    q[i] - p[i]  =>  q[i] - p[i][j]
+
+the residual reads the row of q after the draft, not before it
+    positive(q[i] - p[i], q[i])  =>  positive(q[i + 1] - p[i], q[i + 1])
+
+the residual reads the last row of p
+    q[i] - p[i]  =>  q[i] - p[-1]
+
+the residual reads the first rows of q and p
+    positive(q[i] - p[i], q[i])  =>  positive(q[0] - p[0], q[0])
+
+the residual keeps q where it is above p, without subtracting p
+    q[i] - p[i]  =>  np.where(q[i] > p[i], q[i], 0)
+
+the residual is not normalised before the draw
+    sample(positive(q[i] - p[i], q[i]))  =>  place_of(np.random.random(), np.maximum(q[i] - p[i], 0))
+
+the random number of the test is used again to draw the replacement
+    sample(positive(q[i] - p[i], q[i]))  =>  place_of(u, positive(q[i] - p[i], q[i]))
+
+the bonus token is drawn from the row of q before the last
+    sample(q[-1])  =>  sample(q[-2 if len(q) > 1 else -1])
+
+the bonus token is drawn from the first row of q
+    sample(q[-1])  =>  sample(q[0])
+
+the bonus token is the target's likeliest, not drawn
+    sample(q[-1])  =>  np.argmax(q[-1])
+
+the bonus token is the last draft again
+    sample(q[-1])  =>  (x_draft[n:] or [sample(q[-1])])[-1]
+
+a token too many: another one follows the token that replaces a rejected draft
+    if full:  =>  if True:
+
+the drafts after a rejected one are still tested: break is missing
+    break  =>  pass
+
+the drafts after a rejected one are still tested: break is missing
+    break  =>  pass
+    if full:  =>  if True:
+
+the accepted drafts are dropped if a later one is rejected
+    x = [*x, sample(positive(q[i] - p[i], q[i]))]  =>  x = [*x[:n], sample(positive(q[i] - p[i], q[i]))]
+
+after a full acceptance the target's last row is used once more
+    was_full, full = full, True  =>  q[0] = last if full else q[0]; last = q[-1]; was_full, full = full, True
+
+after a rejection the target's cache holds the rejected token
+    target_model(x_draft)  =>  target_model([*x[:-1], j, *x_draft[n:]] if n > T - N and not full else x_draft)
+"""
+
+
+class Edit(NamedTuple):
+    old: str
+    new: str
+
+
+class Mistake(NamedTuple):
+    """Mistakes that are told by the same words have the same name."""
+
+    name: str
+    edits: list[Edit]
+
+    def loop(self, is_blogs: bool, has_nan: bool) -> Callable:
+        """LOOP with this mistake.
+
+        is_blogs: whether all windows have K drafts, as the blog's; ours end with the text. has_nan: whether an empty
+        residual becomes NaN, as in the blog.
+        """
+        loop = patched(LOOP, "speculative_sampling", self.edits)
+        loop.__globals__.update(IS_BLOGS=is_blogs, HAS_NAN=has_nan)
+        return loop
+
+
+def mistake_in(paragraph: str) -> Mistake:
+    name, *lines = paragraph.strip().splitlines()
+    return Mistake(name, [Edit(*line.strip().split("  =>  ")) for line in lines])
+
+
+MISTAKES = [mistake_in(paragraph) for paragraph in TABLE.split("\n\n")]
+
+
+def patched(source: str, name: str, edits: Iterable[Edit]) -> Callable:
+    """The function of this name in the source after the edits."""
+    for old, new in edits:
+        source = source.replace(old, new)
+    defined: dict = {}
+    exec(source, defined)
+    return defined[name]
