@@ -2,8 +2,8 @@
 
 Read it from the bottom up (gpt2 is the whole network) or from the top down (each function uses only those above it).
 Activations have one row for each token; the comments give the shapes. In this file q, k and v are attention's queries,
-keys and values; elsewhere q is the target's distribution and K the lookahead. The compiled kernels that run by default
-are tested against this file.
+keys and values; elsewhere q is the target's distribution and K the number of drafts in a window. The compiled kernels
+that run by default are tested against this file.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; the names are picoGPT's.
 """

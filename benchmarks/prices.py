@@ -58,12 +58,12 @@ class PricedLoops(PythonLoops):
             if isinstance(lookahead, AutoK):
                 lookahead.clock = self.clock
         self.costs = {}  # by role, a function from tokens to milliseconds
-        for role in session.plan.networks:
+        for role in session.plan.network_roles:
             weights = "draft" if role == "draft" else session.models.spec(role).dtype
             self.costs[role] = line_through(dict(zip(ROWS, MS[machine][weights], strict=True)))
 
-    def model(self, role: str) -> Callable:
-        model = super().model(role)
+    def model(self, role: str, loaded) -> Callable:
+        model = super().model(role, loaded)
         if role not in self.costs:
             return model
         end = model.end
@@ -92,7 +92,7 @@ def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> flo
     x = session.input_ids(prompt, N)  # [n]
     loops.ready([x], N)
     began = loops.clock.now
-    list(loops.steps("speculative", x, N, np.random.default_rng(0)))
+    list(loops.steps("speculative", x, N, np.random.default_rng(0), session.models))
     ms = loops.clock.now - began
     target = loops.costs["target"]
     plain_ms = target(len(x)) + (N - 1) * target(1)

@@ -100,20 +100,21 @@ def nucleus_edge(p, top_p: float):  # [n, n_vocab] -> [n, 1]
     return edges
 
 
-def is_typical(p, epsilon: float, np=np):  # [n, n_vocab] -> [n, n_vocab] bool
-    """p(x) > min(ε, √ε e**-H(p)), H the entropy in nats; the most probable token is always typical.
+def is_typical(p, epsilon: float, xp=np):  # [n, n_vocab] -> [n, n_vocab] bool
+    """p(x) > min(ε, √ε e**-H(p)), H the entropy in nats; the most probable token is always typical. xp: numpy, or
+    jax.numpy.
 
     If the model is sure of the next token, a typical one has more than ε. If it could go many ways, e**-H(p) is about
     1 over their number, and a share of that is enough.
     """
-    entropy = -np.sum(p * np.log(np.maximum(p, np.finfo(p.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
-    threshold = np.minimum(epsilon, math.sqrt(epsilon) * np.exp(-entropy))  # [n, 1]
-    return (p > threshold) | (p == np.max(p, axis=-1, keepdims=True))
+    entropy = -xp.sum(p * xp.log(xp.maximum(p, xp.finfo(p.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
+    threshold = xp.minimum(epsilon, math.sqrt(epsilon) * xp.exp(-entropy))  # [n, 1]
+    return (p > threshold) | (p == xp.max(p, axis=-1, keepdims=True))
 
 
-# The filters on probabilities, in their order: each says which tokens it keeps. np: numpy, or jax.numpy.
+# The filters on probabilities, in their order: each says which tokens it keeps. xp: numpy, or jax.numpy.
 CUTS = {
-    "top_p": lambda p, top_p, np=np: p >= nucleus_edge(p, top_p),
-    "min_p": lambda p, min_p, np=np: p >= min_p * np.max(p, axis=-1, keepdims=True),
+    "top_p": lambda p, top_p, xp=np: p >= nucleus_edge(p, top_p),
+    "min_p": lambda p, min_p, xp=np: p >= min_p * xp.max(p, axis=-1, keepdims=True),
     "eta": is_typical,
 }

@@ -12,6 +12,7 @@ from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.tensors import parameter_count
+from speculative.drafters.base import DrafterSpec
 from speculative.engines import memory
 from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
@@ -93,7 +94,7 @@ class Models:
 
     def smallest_context(self, plan: Plan) -> ModelSpec:
         """Return the model with the smallest context."""
-        return min(map(self.spec, plan.networks), key=lambda spec: spec.n_ctx)
+        return min(map(self.spec, plan.network_roles), key=lambda spec: spec.n_ctx)
 
     def check_weights(self, plan: Plan) -> None:
         """Raise UserError if a drafter needs the weights of a target that is a function."""
@@ -115,20 +116,35 @@ class Models:
     def load(self, plan: Plan, in_place: bool = False) -> list:
         """Load what is not loaded yet: the small parts of drafters first, then networks, a target with its copies.
         Return the new networks. in_place: see Engine.converter. Raises UserError."""
-        parts = {spec: spec.load(self) for spec in plan.loaded_parts if spec.name not in self.loaded}
-        new = self.new_specs(plan.networks)
-        sizes = dict.fromkeys(spec.size for spec in reversed(new))  # the target's, which is the largest, last
-        for size in sizes:
-            self.read([spec for spec in new if spec.size == size], in_place)
-        for spec in new:
-            if self.shares_cache(spec.role):  # a copy reads entries of more exact copies, not of less exact ones
-                rank = [*FORMATS].index(spec.role)
-                self.loaded[spec.role].share_cache(self.loaded["target"], rank)
-        for part, content in parts.items():
+        parts = self.load_parts(plan)
+        new = self.new_specs(plan.network_roles)
+        self.load_networks(new, in_place)
+        self.share_caches(new)
+        for part, content in parts:
             if part.check:
                 part.check(content, self)
             self.loaded[part.name] = Network(content) if part.has_model else content
         return [self.loaded[spec.role] for spec in new]
+
+    def load_parts(self, plan: Plan) -> list[tuple[DrafterSpec, Any]]:
+        """Load what drafters need of their own, unless it is loaded -> each with its content."""
+        parts = []
+        for part in plan.loaded_parts:
+            if part.name not in self.loaded:
+                parts.append((part, part.load(self)))
+        return parts
+
+    def load_networks(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
+        """Load networks, the weights of the target last, as they are the largest."""
+        for size in dict.fromkeys(spec.size for spec in reversed(specs)):
+            self.read([spec for spec in specs if spec.size == size], in_place)
+
+    def share_caches(self, specs: Sequence[ModelSpec]) -> None:
+        """Let copies of the target use its cache. A copy reads entries of more exact copies, not of less exact ones."""
+        for spec in specs:
+            if self.shares_cache(spec.role):
+                rank = [*FORMATS].index(spec.role)
+                self.loaded[spec.role].share_cache(self.loaded["target"], rank)
 
     def read(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
         """Read the weights of a model, downloaded if they are missing, once for all formats of these specs."""

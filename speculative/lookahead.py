@@ -30,9 +30,9 @@ from speculative.sampling import NOTHING, Proposal
 N_RECENT = 20  # calls whose times count
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
+N_SHORT = 3  # beside other texts only the first N_SHORT of WINDOW_ROWS are timed: longer windows cost too much there
 N_TIMED = 3  # times that each of them is timed
 N_DRAFTS_TIMED = 5  # times that a draft token is timed before a decode: the first two take much longer than the others
-N_SHORT = 3  # of these: the windows beside other texts, whose rows cost too much for longer ones
 
 
 # ---- The cost of calls -----------------------------------------------------------------------------------------------
@@ -171,11 +171,10 @@ class AutoDrafter:
             lookahead.learn(self.asked, n_accepted, self.model.log[-1])
         self.n = len(x)
         self.asked = {}
-        *_, last = lookahead.records
         for record, draft in zip(lookahead.records, self.drafts, strict=True):
             proposal = self.ask(record, draft, x, k)
             is_unsure = len(proposal.margins) > 0 and proposal.margins[0] < record.scale  # less sure than usual
-            if is_unsure and record is not last:
+            if is_unsure and record is not lookahead.records[-1]:
                 del self.asked[record]  # a proposal that is passed over teaches nothing
             elif len(proposal.tokens):
                 return proposal
@@ -220,7 +219,7 @@ class AutoK:
             record.draft_seconds.add(median(seconds() for _ in range(N_DRAFTS_TIMED)))
         sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
         self.window.measure(window_seconds, [rows for rows in sizes if rows <= most])
-        # start as if two steps had been made at the best K
+        # start as if two tokens had been decoded at the best K
         self.seconds = 2 * min(map(self.expected_seconds, range(self.K_max)))
         self.n_tokens = 2.0
 

@@ -1,7 +1,6 @@
 """The loops of sampling.py over loaded models: each model with its filters, the drafter, and both decoders."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,12 +21,15 @@ from speculative.support.progress import working
 from speculative.trees import TreeAdapter
 
 DECODERS = ("autoregressive", "speculative")
-READ_FIRST = 40  # tokens; the target reads a prompt this long before its copies draft, so that it is read only once
+READ_FIRST = 40  # tokens; with a prompt this long the first step drafts nothing: the target reads the prompt, and its
+# copies, which share its cache, need not
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
 
 class Loops(Protocol):
     """Both decoders: loops in Python, or programs on a device (engines/jax/loops.py)."""
+
+    batch: int  # texts that are decoded together
 
     def measure(self, x) -> None:  # [n]
         """Measure, after this text, the costs by which K is chosen, unless they are known."""
@@ -49,7 +51,7 @@ class PythonLoops:
     def __init__(self, plan: Plan, models: Models):
         self.plan = plan
         self.models = models
-        self.networks: Any = models  # by role, with the parts of drafters
+        self.batch = plan.batch
         self.n_vocab = models.spec("target").encoder.n_vocab
         self.n_ctx = models.smallest_context(plan).n_ctx
         self.lookaheads: list[Any] = []  # of each level of the drafter, from the outermost in
@@ -58,17 +60,18 @@ class PythonLoops:
             self.lookaheads.append(FixedK(K) if isinstance(K, int) else AutoK(scales, is_alone=plan.batch == 1))
 
     # ---- The parts of a decode ---------------------------------------------------------------------------------------
+    # loaded[role]: a network, or what a drafter loads. Those of the session, or those of one text of a batch.
 
-    def model(self, role: str) -> Any:
+    def model(self, role: str, loaded: Any) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
-        loaded = self.networks[role]
-        return loaded.with_probs(self.plan.filters(role)) if role in self.plan.models else loaded
+        network = loaded[role]
+        return network.with_probs(self.plan.filters(role)) if role in self.plan.filtered_roles else network
 
-    def drafter(self, rng, level: int = 0, target: Any = None) -> Drafter:
+    def drafter(self, rng, loaded: Any, level: int = 0, target: Any = None) -> Drafter:
         """The drafter, or its levels from this one on. rng: the decoder's generator. target: the model of this
         decode, as heads read its last hidden row."""
         plan = self.plan
-        models = {role: self.model(role) for role in plan.roles}
+        models = {role: self.model(role, loaded) for role in plan.roles}
         models["target"] = target or models["target"]
         join_decode(models.values())
         context = Context(self.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
@@ -77,7 +80,8 @@ class PythonLoops:
         tree = None
         if plan.tree:
             tree = first_of([spec.tree(context) for spec in innermost])
-        for inner in range(len(plan.levels) - 1, level, -1):  # from the inside out
+        inner_levels = range(level + 1, len(plan.levels))  # of int8/model from level 0 on: level 1, model's
+        for inner in reversed(inner_levels):
             model = models[plan.target_of(inner)]
             drafts = [self.drafter_around(inner, drafts, model, rng)]
         return Drafter(first_of(drafts), drafts, tree)
@@ -106,7 +110,7 @@ class PythonLoops:
     def measure_level(self, level: int, x):  # [n]
         """Measure the costs of a level of the drafter, in a small part of the time that a decode takes."""
         rng = np.random.default_rng(0)
-        drafts = self.drafter(rng, level).parts
+        drafts = self.drafter(rng, self.models, level).parts
         specs = self.plan.levels[level]
         draft_seconds = []
         for spec, draft in zip(specs, drafts, strict=True):
@@ -126,53 +130,51 @@ class PythonLoops:
         draft(x, 1)  # which reads the text
         began = lookahead.clock()
         draft(x, 1)
-        return self.plan.batch * (lookahead.clock() - began)
+        return self.batch * (lookahead.clock() - began)
 
     def call_seconds(self, role: str, x, n_rows: int) -> float:  # [n]
         """The seconds of a call of a model for so many rows of each text after x."""
-        return self.models.engine.window_seconds(self.models[role], x, n_rows * self.plan.batch)
+        return self.models.engine.window_seconds(self.models[role], x, n_rows * self.batch)
 
     def ready(self, prompts, N):
         if self.plan.depends_on_times:
             self.measure(prompts[0])
-        self.models.forget(self.plan.networks)
+        self.models.forget(self.plan.network_roles)
 
     # ---- The loops ---------------------------------------------------------------------------------------------------
 
     def calls(self, name, prompts, N, rngs, stopped) -> Iterator:
         """One prompt, or as many together as --batch says: each text has its own loop, caches and random numbers, and a
         call of a model computes the rows of all texts that wait for it, to the bit those of each alone."""
-        if self.plan.batch == 1:
-            [x] = prompts
-            calls = map(partial(TextCall, 0), self.steps(name, x, N, *rngs))
-            return zip(calls)  # each alone: other texts have none
-        texts = []
-        for x, rng in zip(prompts, rngs, strict=True):
-            texts.append(partial(self.steps_over, name, x, N, rng))
-        networks = {role: self.networks[role] for role in self.plan.roles}
-        n_seats = min(len(texts), self.plan.batch)
-        return Meeting(networks, n_seats).steps(texts, stopped)
+        if self.batch == 1:
+            return self.calls_of_one(name, prompts, N, rngs)
+        return self.calls_together(name, prompts, N, rngs, stopped)
 
-    def steps_over(self, name, x, N, rng, networks: Mapping) -> Iterator[Step]:
-        """The steps over other networks, those of one text of a batch."""
-        loops = copy(self)
-        loops.networks = networks
-        return loops.steps(name, x, N, rng)
+    def calls_of_one(self, name, prompts, N, rngs) -> Iterator:
+        [x], [rng] = prompts, rngs
+        for step in self.steps(name, x, N, rng, self.models):
+            yield [TextCall(0, step)]
 
-    def steps(self, name, x, N, rng) -> Iterator[Step]:
-        """The steps of one text."""
+    def calls_together(self, name, prompts, N, rngs, stopped) -> Iterator:
+        texts = [partial(self.steps, name, x, N, rng) for x, rng in zip(prompts, rngs, strict=True)]
+        loaded = {role: self.models[role] for role in self.plan.roles}
+        n_seats = min(len(texts), self.batch)
+        return Meeting(loaded, n_seats).steps(texts, stopped)
+
+    def steps(self, name, x, N, rng, loaded: Any) -> Iterator[Step]:
+        """The steps of one text over these networks and parts of drafters."""
         plan = self.plan
-        target = self.model("target")
+        target = self.model("target", loaded)
         if name == "autoregressive":
             return autoregressive_sampling(x, target, N, rng)
-        drafter = self.drafter(rng, target=target)
+        drafter = self.drafter(rng, loaded, target=target)
         if plan.tree:
             tree = TreeAdapter(drafter.tree, target.score_tree, plan.tree)
             depth = len(plan.tree)
             return speculative_sampling(x, tree.draft, tree.target_model, N, depth, rng, plan.rule.accept_tree)
         lookahead = self.lookaheads[0]
         draft = lookahead.drafter_of(drafter.parts, target)
-        if len(x) >= READ_FIRST and any(map(self.models.shares_cache, plan.networks)):
+        if len(x) >= READ_FIRST and any(map(self.models.shares_cache, plan.network_roles)):
             draft = after_first(draft, len(x))
         return speculative_sampling(x, draft, target, N, lookahead.K_max, rng, plan.rule.accept)
 

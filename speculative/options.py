@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from speculative.checkpoints.names import checked_model_name, checked_path, is_of_hub
 from speculative.engines.formats import FORMATS
@@ -16,7 +16,7 @@ from speculative.support.errors import UserError
 from speculative.support.synonyms import unknown_option
 from speculative.values import (
     OFF,
-    as_lookahead,
+    as_Ks,
     as_not_negative,
     as_port,
     as_share,
@@ -62,7 +62,7 @@ class ModelOptions:
         "folder of the models; missing ones are downloaded to it", group=BLOG)
     n_tokens_to_generate: int = option(40, whole(1), "N",
         "how many tokens to add to the prompt (N)", group=BLOG, short="n", live=True)
-    K: int | str | tuple = option(4, as_lookahead, "N|auto",
+    K: int | str | tuple = option(4, as_Ks, "N|auto",
         "tokens drafted at a time; auto: chosen by measured acceptance and cost", group=BLOG, short="K", live=True)
     temperature: float = option(0.0, as_not_negative, "X",
         "0 is greedy; 1 is the target's own distribution", group=BLOG, short="t", live=True)
@@ -151,6 +151,7 @@ class Options(ModelOptions):
 # fmt: on
 
 
+AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 FIELDS = {f.name: f for f in fields(Options)}
 SHORT = {f.metadata["short"]: name for name, f in FIELDS.items() if "short" in f.metadata}
 

@@ -52,9 +52,9 @@ class Pair(Session[ModelOptions]):
     def __dir__(self) -> list[str]:
         return FOR_USERS
 
-    def decode(self, name, prompts, N, sample=0):
+    def decode(self, name, prompts, N, sample=0, loops=None):
         with errors_without_dashes():
-            return super().decode(name, prompts, N, sample)
+            return super().decode(name, prompts, N, sample, loops)
 
     def batch(self, prompts, n_tokens_to_generate=40, name="speculative"):
         with errors_without_dashes():

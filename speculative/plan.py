@@ -5,9 +5,9 @@ that are wrong by their names alone, in options.py.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from speculative.support.errors import UserError
 from speculative.user import NO_FUNCTIONS, Functions
 from speculative.values import as_typed
 
-AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
-
 
 class Wanted(NamedTuple):
     """A model that an option names."""
@@ -35,8 +33,12 @@ class Wanted(NamedTuple):
 class Plan:
     """What will run.
 
-    Of --drafter heads+ngram the roles are [target, heads, ngram], the networks [target], the loaded_parts those of
-    heads and ngram, and the models [target, ngram].
+    For --drafter heads+ngram:
+
+        roles           target, heads, ngram    all that is loaded
+        network_roles   target                  what is read from a checkpoint, or made from one
+        loaded_parts    heads, ngram            what a drafter loads of its own
+        filtered_roles  target, ngram           the models, from whose logits filters make distributions
     """
 
     levels: Sequence[Sequence[DrafterSpec]]  # the drafter's, from the outermost in
@@ -62,8 +64,8 @@ class Plan:
         return [*dict.fromkeys(["target", *needed])]
 
     @property
-    def networks(self) -> list[str]:
-        """The roles of networks: "target", "draft", or the weight format of the target's copy."""
+    def network_roles(self) -> list[str]:
+        """The roles whose networks have weights: "target", "draft", or the weight format of the target's copy."""
         return [role for role in self.roles if role in self.wanted]
 
     @property
@@ -72,9 +74,9 @@ class Plan:
         return [spec for spec in self.specs if spec.load]
 
     @property
-    def models(self) -> list[str]:
+    def filtered_roles(self) -> list[str]:
         """The roles to which filters apply: networks, and loaded parts that are models."""
-        return [*self.networks, *(spec.name for spec in self.loaded_parts if spec.has_model)]
+        return [*self.network_roles, *(spec.name for spec in self.loaded_parts if spec.has_model)]
 
     @property
     def is_greedy(self) -> bool:
@@ -98,8 +100,8 @@ class Plan:
 
 
 def make_plan(o: ModelOptions, engine: Any, functions: Functions = NO_FUNCTIONS) -> Plan:
-    """Return the plan of these options, in which --fast is spelled out. engine: a contract.Engine. Raises UserError if
-    they cannot run together, or not with this engine."""
+    """Return the plan of these options. o: with --fast already replaced (fast.spelled_out). engine: a contract.Engine.
+    Raises UserError if they cannot run together, or not with this engine."""
     rule = parse_rule(o.accept, functions.accept)
     if o.tree and not rule.takes_trees:
         raise UserError(f"--accept {o.accept} tests a chain, and --tree drafts a tree: leave one of them out")
@@ -156,42 +158,6 @@ def wanted_models(o: ModelOptions, engine: Any) -> dict[str, Wanted]:
 def check_copies(plan: Plan) -> None:
     """Raise UserError if a copy of the target saves no bytes."""
     own = plan.wanted["target"].dtype
-    for role in plan.networks:
+    for role in plan.network_roles:
         if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[own].weight_bytes:
             raise UserError(f"--drafter {role} takes no fewer bytes than the target, whose weights are {own}")
-
-
-# ---- What --fast stands for ------------------------------------------------------------------------------------------
-
-LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
-LOOK_UP_OR_DRAFT = "prompt_lookup+model"
-
-
-def spelled_out(o: AnyOptions, models: Any) -> AnyOptions:
-    """Return the options that --fast is short for, if it is given. models: loading.Models. Raises UserError."""
-    if not o.fast:
-        return o
-    accept = "block" if o.temperature > 0 else "token"
-    drafter = fast_drafter(models, o.n_tokens_to_generate)
-    return replace(o, drafter=drafter, K="auto", tree=None, accept=accept)
-
-
-def fast_drafter(models: Any, N: int) -> str:
-    """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the
-    target if that pays. N: the tokens to generate. Raises UserError."""
-    return f"int8/{LOOK_UP_OR_DRAFT}" if copy_pays(models, N) else LOOK_UP_OR_DRAFT
-
-
-def copy_pays(models: Any, N: int) -> bool:
-    """Whether an int8 copy of the target, which has to fit beside it, saves more time in N tokens than it takes to
-    make. Raises UserError."""
-    target = models.spec("target")
-    is_large = target.folder and target._replace(dtype="int8").n_bytes >= LARGE_BYTES
-    # a copy of bfloat16 saves too little
-    if not (is_large and target.dtype == "float32" and models.engine.copy_pays(N)):
-        return False
-    try:
-        models.check(["target", "draft", "int8"])
-    except UserError:
-        return False
-    return True

@@ -72,7 +72,9 @@ class Rule:
         judgement = self.judge(proposal, q, numbers)
         return [*judgement.accepted, sample(judgement.rest, rng)]  # type: ignore[union-attr]
 
-    accept_tree = accept
+    def accept_tree(self, tree: Any, q, rng) -> list[int]:  # q [1 + m, n_vocab]
+        """As accept, always by judge: Token.accept is the blog's loop, which takes chains alone."""
+        return Rule.accept(self, tree, q, rng)
 
 
 # ---- Token by token, and rules that change its test ------------------------------------------------------------------

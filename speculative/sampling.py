@@ -1,8 +1,8 @@
 """The paper's two algorithms, under the blog's names and in its order.
 
-x is the sequence of token ids, n its length, N the number of tokens to generate, T the final length and K the
-lookahead. **p is the draft's distribution, q the target's**, as in the paper and the blog. (Leviathan et al. 2023 swap
-p and q and write γ for K.)
+x is the sequence of token ids, n its length, N the number of tokens to generate, T the final length and K the number
+of drafts in a window. **p is the draft's distribution, q the target's**, as in the paper and the blog. (Leviathan et
+al. 2023 swap p and q and write γ for K.)
 
 A model is a function from tokens to distributions: model(x, n_last=1) -> [n_last, n_vocab], the distributions of the
 tokens that follow each of the last n_last tokens of x. Weights, temperature and the KV cache are hidden inside it.

@@ -3,7 +3,6 @@ decode through it. The blog's create_model_fn is Session.model, and its seed is 
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -13,10 +12,11 @@ from speculative.decoding import decoded
 from speculative.drafters.base import Drafter
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.choice import make_engine
+from speculative.fast import spelled_out
 from speculative.loading import Models
 from speculative.loops import DECODERS, Loops, PythonLoops
-from speculative.options import ModelOptions, make_options
-from speculative.plan import AnyOptions, Plan, make_plan, spelled_out, wanted_models
+from speculative.options import AnyOptions, ModelOptions, make_options
+from speculative.plan import Plan, make_plan, wanted_models
 from speculative.sampling import Step
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
@@ -74,10 +74,10 @@ class Session(Generic[AnyOptions]):
         self.max_prompt_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))
         self.prompts = self.prompts_that_fit(prompts)
         self.load()
-        self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.models}
+        self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.filtered_roles}
         self.python_loops = PythonLoops(self.plan, self.models)
         self.loops = self.compiled_loops(self.plan) or self.python_loops
-        self.batch_loops: dict[int, Loops] = {}  # by the number of texts; kept, as K auto learns what calls cost
+        self.loops_by_batch = {self.plan.batch: self.loops}  # kept, as K auto learns what calls cost
 
     def load(self) -> None:
         """Load the weights that are not loaded yet. Raises UserError if they do not fit into the memory."""
@@ -87,14 +87,14 @@ class Session(Generic[AnyOptions]):
         longest = max(lengths, default=1)  # tokens of a prompt
         n_tokens = longest + o.n_tokens_to_generate
         n_texts = o.batch // o.data_parallel  # on a device
-        self.models.check(plan.networks, n_texts * n_tokens if o.batch > 1 else None)
+        self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)
         in_place = bool(self.prompts) and not packing_pays(o, n_tokens)
         new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
 
     def compiled_loops(self, plan: Plan) -> Loops | None:
         """The loops of a plan as programs on a device, if the engine compiles them."""
-        return self.engine.compiled_loops(plan, {role: self.models[role] for role in plan.networks})
+        return self.engine.compiled_loops(plan, {role: self.models[role] for role in plan.network_roles})
 
     def changed(self: S, **options: Any) -> S:
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -167,45 +167,51 @@ class Session(Generic[AnyOptions]):
         text at temperature 0."""
         return self.decode("speculative", [prompt], n_tokens_to_generate, sample)
 
-    def decode(self, name: str, prompts: Sequence[str], N: int, sample: int = 0) -> Iterator[TextStep]:
-        """The steps of the decoder `name`. sample: the number of the first text. Raises UserError."""
+    def decode(
+        self, name: str, prompts: Sequence[str], N: int, sample: int = 0, loops: Loops | None = None
+    ) -> Iterator[TextStep]:
+        """The steps of the decoder `name`. sample: the number of the first text. loops: in place of the session's.
+        Raises UserError."""
+        loops = loops or self.loops
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
         self.models.files_in_use.check()
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if name == "speculative":  # the other decoder has no K, for which calls are timed first
-            self.loops.ready(inputs, N)
-        return decoded(self, name, inputs, N, sample)
+            loops.ready(inputs, N)
+        return decoded(self, name, inputs, N, sample, loops=loops)
 
     def batch(
         self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
     ) -> Iterator[TextStep]:
-        """The steps of the texts of several prompts; text_index says whose each is. --batch says how
-        many run together (default: all). Text i is what speculative(prompt, sample=i) would give. name: of the
-        decoder, "speculative" or "autoregressive". Raises UserError at the call."""
+        """The steps of the texts of several prompts; text_index says whose each is. --batch says how many run together
+        (default: all). Text i is what speculative(prompt, sample=i) would give. name: of the decoder, "speculative" or
+        "autoregressive". Raises UserError at the call."""
         if isinstance(prompts, str):
             raise UserError("prompts must be a list of texts: give a single one as [prompt]")
         name = checked("name", one_of(*DECODERS), name)
         if not prompts:
             raise UserError("a batch needs at least one prompt")
         n_texts = self.plan.batch if self.plan.batch > 1 else len(prompts)
-        session = copy(self)
-        session.plan = plan = replace(self.plan, batch=n_texts)
-        self.engine.check(plan)
-        if n_texts not in self.batch_loops:
-            self.batch_loops[n_texts] = self.compiled_loops(plan) or PythonLoops(plan, self.models)
-        session.loops = self.batch_loops[n_texts]
-        return session.decode(name, prompts, n_tokens_to_generate)
+        return self.decode(name, prompts, n_tokens_to_generate, loops=self.loops_for(n_texts))
+
+    def loops_for(self, n_texts: int) -> Loops:
+        """The loops for so many texts at a time. Raises UserError if the engine decodes fewer."""
+        if n_texts not in self.loops_by_batch:
+            plan = replace(self.plan, batch=n_texts)
+            self.engine.check(plan)
+            self.loops_by_batch[n_texts] = self.compiled_loops(plan) or PythonLoops(plan, self.models)
+        return self.loops_by_batch[n_texts]
 
     # ---- Their parts -------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
-        return self.python_loops.model(role)
+        return self.python_loops.model(role, self.models)
 
     def drafter(self, rng: np.random.Generator, target: Any = None) -> Drafter:
         """The drafter of a decode with this generator and this model of the target."""
-        return self.python_loops.drafter(rng, target=target)
+        return self.python_loops.drafter(rng, self.models, target=target)
 
     def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
@@ -215,4 +221,4 @@ class Session(Generic[AnyOptions]):
     def forget(self) -> None:
         """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""
         self.models.files_in_use.check()
-        self.models.forget(self.plan.networks)
+        self.models.forget(self.plan.network_roles)

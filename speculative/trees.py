@@ -90,12 +90,14 @@ def without(p, j: int):  # [n_vocab], id -> [n_vocab]
 class TreeAdapter:
     """A drafter of trees and its target, as sampling.speculative_sampling takes them, with the depth for K.
 
+    draft_tree(x, widths) -> Tree: a node of depth d has up to widths[d] children, and each token was drawn from its p.
+    score_tree(x, tree) -> [1 + m, n_vocab]: the target's distributions after the root and after each node.
+
     The loop hands only the tokens of a tree from one to the other, so the tree of the step is kept here.
     """
 
-    draft_tree: Callable  # draft(x, widths) -> Tree, whose nodes of depth d have up to widths[d] children; any will do,
-    # if each token was drawn from its p
-    score_tree: Callable  # (x, tree) -> [1 + m, n_vocab], the distributions after the root and each node
+    draft_tree: Callable
+    score_tree: Callable
     widths: Sequence[int]
     tree: Tree = field(default_factory=lambda: Tree(""))  # of this step
 

@@ -112,7 +112,7 @@ def parts_of(value: Any, separator: str | None = None) -> Sequence:
     return str(value).split(separator) if separator else [value]
 
 
-def as_lookahead(value: Any) -> int | str | tuple:
+def as_Ks(value: Any) -> int | str | tuple:
     """K: a number or "auto"; for a staged drafter one for each level, as "16/4" or (16, 4), from the outermost in."""
     as_K = whole(1, 1024, ", or auto, or for a staged drafter one for each level, as 16/4")
     Ks = tuple(part if part == "auto" else as_K(part) for part in parts_of(value, "/") or [""])

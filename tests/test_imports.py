@@ -25,6 +25,7 @@ FLOORS = (
     "speculative.decoding",
     "speculative.step_times",
     "speculative.loops",
+    "speculative.fast",
     "speculative.loading",
     "speculative.packs",
     "speculative.model_spec",

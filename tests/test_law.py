@@ -17,7 +17,7 @@ from enumeration import World, text_distribution
 from tiny import plant, python
 
 import speculative
-from speculative import plan, sampling
+from speculative import fast, sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
@@ -101,7 +101,7 @@ def test_the_output_is_the_targets(world, options):
 @pytest.mark.parametrize("copy_pays", [False, True])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
 def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, copy_pays):
-    monkeypatch.setattr(plan, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
+    monkeypatch.setattr(fast, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
     monkeypatch.setattr(CEngine, "copy_pays", lambda engine, N: copy_pays)
     made = world(fast=True, **options)
     assert made.session.options.drafter == "int8/" * copy_pays + "prompt_lookup+model"
@@ -189,7 +189,7 @@ OF_OUR_OWN = [
     ("user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
-    ("loops:PythonLoops.steps", "drafter = self.drafter(rng, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, target=target)", CHAIN),
+    ("loops:PythonLoops.steps", "drafter = self.drafter(rng, loaded, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, loaded, target=target)", CHAIN),
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny import flatten, python, refusal
 
-from speculative import plan
+from speculative import fast
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.tensors import checkpoint_shapes
@@ -77,7 +77,7 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
 
 def test_pack_then_run_then_run_without(models, command, monkeypatch):
     monkeypatch.setattr(observe, "PACK_SECONDS", 0)
-    monkeypatch.setattr(plan, "LARGE_BYTES", 0)
+    monkeypatch.setattr(fast, "LARGE_BYTES", 0)
     monkeypatch.setattr(CEngine, "copy_pays", lambda engine, N: True)  # so --fast makes a copy: three packs
     words = f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1 --fast"
 

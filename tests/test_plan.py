@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from tiny import refusal
 
-from speculative import plan
+from speculative import fast, plan
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import Filters
 from speculative.options import FIELDS, ModelOptions, make_options
@@ -72,9 +72,9 @@ PLANNED = [
     ),
     Row("drafter", "int8/ngram+model", names_of, [["model"]], [["int8"], ["ngram", "model"]]),
     Row("drafter", "int8/ngram+model", attrgetter("roles"), ["target", "draft"], ["target", "int8", "ngram", "draft"]),
-    Row("drafter", "int8/ngram+model", attrgetter("networks"), ["target", "draft"], ["target", "int8", "draft"]),
+    Row("drafter", "int8/ngram+model", attrgetter("network_roles"), ["target", "draft"], ["target", "int8", "draft"]),
     Row("drafter", "heads+ngram", lambda plan: [spec.name for spec in plan.loaded_parts], [], ["heads", "ngram"]),
-    Row("drafter", "heads+ngram", attrgetter("models"), ["target", "draft"], ["target", "ngram"]),
+    Row("drafter", "heads+ngram", attrgetter("filtered_roles"), ["target", "draft"], ["target", "ngram"]),
     Row("tree", "2,1", attrgetter("tree"), (), (2, 1)),
     Row("tree", "2,1", both("temperature"), (0.0, 0.0), (0.0, 1.0)),
     Row("tree", "2,1", both("temperature"), (0.5, 0.5), (0.5, 0.5), {"temperature": "0.5"}),
@@ -107,9 +107,9 @@ def test_every_option_of_a_decode_has_such_a_row():
 
 def test_fast_is_spelled_out(monkeypatch):
     cold, warm = (make_options(ModelOptions, {"fast": "True", "temperature": t}) for t in ("0", "1"))
-    monkeypatch.setattr(plan, "copy_pays", lambda models, N: True)
-    assert [plan.spelled_out(o, None).accept for o in (cold, warm)] == ["token", "block"]
-    made = plan.make_plan(plan.spelled_out(warm, None), NumpyEngine())
+    monkeypatch.setattr(fast, "copy_pays", lambda models, N: True)
+    assert [fast.spelled_out(o, None).accept for o in (cold, warm)] == ["token", "block"]
+    made = plan.make_plan(fast.spelled_out(warm, None), NumpyEngine())
     assert (names_of(made), made.Ks) == ([["int8"], ["prompt_lookup", "model"]], ["auto", "auto"])
 
 

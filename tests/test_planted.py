@@ -12,8 +12,8 @@ from tiny import decoded, one_hot, plant, refusal
 from speculative import decoding, load_pair, options, plan
 from speculative.engines import memory
 from speculative.engines.c.engine import CEngine
+from speculative.fast import fast_drafter
 from speculative.options import ModelOptions, Options
-from speculative.plan import fast_drafter
 from speculative.session import Session
 from speculative.support.errors import UserError
 
@@ -236,7 +236,7 @@ def check_copy_is_counted(load):
 def check_fast_drafter(load):
     """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("speculative.plan.LARGE_BYTES", 0)
+        patch.setattr("speculative.fast.LARGE_BYTES", 0)
         patch.setattr(CEngine, "copy_pays", lambda engine, N: True)
         models = load().models
         assert fast_drafter(models, 40) == "int8/prompt_lookup+model"
@@ -281,31 +281,31 @@ MISTAKES = [
     (check_samples, "session:Session.speculative", "n_tokens_to_generate, sample)", "n_tokens_to_generate)"),
     (check_changed_session, "session:Session.changed", "base=self.options", "base=type(self.options)()"),
     (check_changed_session, "session:Session.changed", "functions=functions", "functions=type(functions)()"),
-    (check_fast, "plan:spelled_out", "if not o.fast", "if True"),
-    (check_memory, "session:Session.load", "self.models.check(plan.networks, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
+    (check_fast, "fast:spelled_out", "if not o.fast", "if True"),
+    (check_memory, "session:Session.load", "self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
     (check_special, "session:Session.encode", "self.plan.special", "False"),
     (check_smallest_context, "loading:Models.smallest_context", "min(", "max("),
     (check_samples, "decoding:TextDecode.__post_init__", "plan.rng(self.sample + number)", "plan.rng(self.sample)"),
     (check_rule, "loops:PythonLoops.steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
-    (check_greedy, "loops:PythonLoops.steps", 'autoregressive_sampling(x, target,', 'autoregressive_sampling(x, self.model(plan.networks[-1]),'),
-    (check_stop, "decoding:TextDecode.with_text", "min(step.n_accepted, n)", "step.n_accepted"),
+    (check_greedy, "loops:PythonLoops.steps", 'autoregressive_sampling(x, target,', 'autoregressive_sampling(x, self.model(plan.network_roles[-1], loaded),'),
+    (check_stop, "decoding:TextDecode.text_step", "min(step.n_accepted, n)", "step.n_accepted"),
     (check_stop, "decoding:pieces_of", "if text.stopped", "if False"),
     (check_draft_filters, "loops:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
     (check_lookahead_of_each_level, "loops:PythonLoops.drafter_around", "self.lookaheads[level]", "self.lookaheads[level - 1]"),
     (check_times, "step_times:StepTimes.calls", "sorted(made, key=in_order)", "made"),
     (check_times, "step_times:StepTimes.take_span", "began, seconds = self.began", "began, seconds = 0.0"),
     (check_times, "step_times:StepTimes.write", "step.prefill |= call.prefill", "pass"),
-    (check_forgotten, "loops:PythonLoops.ready", "self.models.forget(self.plan.networks)", "pass"),
+    (check_forgotten, "loops:PythonLoops.ready", "self.models.forget(self.plan.network_roles)", "pass"),
     (check_costs, "loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
     (check_roles, "loading:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
     (check_roles, "loading:Models.spec", ", dtype=role)", ")"),
     (check_roles, "loading:Models.read_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
     (check_loaded_once, "loading:Models.new_specs", "if role not in self.loaded", "if role"),
-    (check_loaded_once, "loading:Models.load", "if self.shares_cache(spec.role)", "if False"),
+    (check_loaded_once, "loading:Models.share_caches", "if self.shares_cache(spec.role)", "if False"),
     (check_copy_is_counted, "loading:Models.check", "self.new_specs(networks)", "[]"),
-    (check_fast_drafter, "loading:Models.load", "for spec in new if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
-    (check_fast_drafter, "plan:copy_pays", 'target.dtype == "float32"', "True"),
-    (check_fast_drafter, "plan:copy_pays", "except UserError:\n        return False", "except UserError:\n        return True"),
+    (check_fast_drafter, "loading:Models.load_networks", "for spec in specs if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
+    (check_fast_drafter, "fast:copy_pays", 'target.dtype == "float32"', "True"),
+    (check_fast_drafter, "fast:copy_pays", "except UserError:\n        return False", "except UserError:\n        return True"),
 ]  # fmt: skip
 CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
 

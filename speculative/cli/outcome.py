@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from speculative.cli.display import color_console, show
 from speculative.engines.choice import process
+from speculative.fast import spelled_out
 from speculative.measure import ending, tables
 from speculative.measure.document import to_json
 from speculative.measure.observe import make_record
@@ -17,7 +18,7 @@ from speculative.measure.record import DecoderRecord, RunRecord
 from speculative.measure.run import check_files
 from speculative.measure.words import duration, times
 from speculative.options import Options
-from speculative.plan import make_plan, spelled_out
+from speculative.plan import make_plan
 from speculative.session import Session, models_of
 from speculative.support.errors import UserError
 from speculative.support.files import bytes_in_words, say_written, size_of, write_json, write_text
@@ -51,7 +52,7 @@ def write_packed(o: Options) -> None:
     if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     plan = make_plan(spelled_out(o, models), models.engine)
-    for path in models.write_packs(plan.networks):
+    for path in models.write_packs(plan.network_roles):
         print(one_line(f"{path}: {bytes_in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
 
 

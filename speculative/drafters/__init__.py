@@ -62,7 +62,7 @@ def spec_named(name: Name, specs: Mapping) -> DrafterSpec:
 def first_of(drafts: Sequence) -> Callable:
     """Return a drafter that asks these in turn, and gives the first proposal that is not empty.
 
-    Whether a proposal is empty must not depend on draws: a drawn token is never withdrawn for what it is.
+    Whether a proposal is empty must not depend on draws: to drop a draft after seeing it would change its distribution.
     """
     if len(drafts) == 1:
         return drafts[0]

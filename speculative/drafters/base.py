@@ -46,7 +46,7 @@ class DrafterSpec:
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
     by_text: Callable | None = None  # n_vocab -> draft(x, k, go_on), if drafts depend on x alone:
     # predictions then ask it again about a text that was decoded by other drafts
-    scale: float = 0.6  # of the error of its margins, before AutoK has learned it
+    scale: float = 0.6  # how far its margins are usually off: the s of acceptance.py to begin with
 
     # What it drafts with.
     roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name

@@ -1,7 +1,8 @@
 """A quantized copy of the target drafts for it: the target's own weights, rounded to fewer bytes.
 
-A copy in a quarter of the bytes costs a quarter of a row, nearly always makes the target's choice, and needs neither
-training nor a second download. As it is itself a large model, a small one may draft for it: int8/model.
+A copy in a quarter of the bytes takes about a quarter of the target's time for a token, nearly always makes the
+target's choice, and needs neither training nor a second download. As it is itself a large model, a small one may draft
+for it: int8/model.
 
 Source: Georganas et al. 2025, "ML-SpecQD: Multi-Level Speculative Decoding with Quantized Drafts".
 """

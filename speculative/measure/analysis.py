@@ -1,8 +1,8 @@
 """The formulas of the papers, in one notation.
 
-p is the draft's distribution, q the target's, K the lookahead, as in Chen et al. 2023. (Leviathan et al. 2023 swap p
-and q and write γ for K.) There are two acceptance rates: r is the share of the K + 1 tokens that an iteration could
-give; α is the chance that one drafted token is accepted, 1 - TVD(p, q).
+p is the draft's distribution, q the target's, K the number of drafts in a window, as in Chen et al. 2023. (Leviathan et
+al. 2023 swap p and q and write γ for K.) There are two acceptance rates: r is the share of the K + 1 tokens that an
+iteration could give; α is the chance that one drafted token is accepted, 1 - TVD(p, q).
 
 Costs are relative to one row of the target, the cost of a token in autoregressive decoding: c = t_draft / t_target is
 the cost of a drafted token, β = t_target(K + 1 rows) / t_target(1 row) that of scoring a window. The papers take β for

@@ -16,6 +16,7 @@ from speculative.checkpoints.official import HPARAMS
 from speculative.engines import memory
 from speculative.engines.shared_cache import common_prefix
 from speculative.engines.system import n_cores
+from speculative.fast import fast_drafter
 from speculative.measure import ending
 from speculative.measure.figures import figures
 from speculative.measure.greedy import greedy_difference
@@ -34,7 +35,6 @@ from speculative.measure.record import (
 from speculative.measure.rule_words import words_of
 from speculative.model_spec import ModelSpec
 from speculative.options import FIELDS, Options
-from speculative.plan import fast_drafter
 from speculative.rules import Rule
 from speculative.session import Session
 from speculative.steps import TextStep
@@ -117,7 +117,7 @@ def processor() -> str:
 
 def models_of(session: Session, drafted: bool = True) -> list[Model]:
     """Return the networks that ran. drafted: False for the autoregressive decoder alone, which needs the target."""
-    roles = session.plan.networks if drafted else ["target"]
+    roles = session.plan.network_roles if drafted else ["target"]
     models = []
     for role in roles:
         spec = session.models.spec(role)

@@ -73,7 +73,7 @@ def float_of(bits):  # int32 -> float32
 
 
 # The filters on probabilities, in the order of NumPy's: the edge of the nucleus is found by bits.
-JAX_CUTS = CUTS | {"top_p": lambda p, top_p, np: p >= nucleus_edge(p, top_p)}
+JAX_CUTS = CUTS | {"top_p": lambda p, top_p, xp: p >= nucleus_edge(p, top_p)}
 
 
 # ---- From a distribution to a token ----------------------------------------------------------------------------------
