@@ -493,8 +493,8 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
             log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
             yield [TextCall(0, Step([token], Proposal([], ()), ()), [])]
 
-    plan = SimpleNamespace(batch=2, stop=" end", rule=TOKEN, levels=[], rng=np.random.default_rng)
-    loops = SimpleNamespace(calls=lambda *_: calls())
+    plan = SimpleNamespace(stop=" end", rule=TOKEN, levels=[], rng=np.random.default_rng)
+    loops = SimpleNamespace(batch=2, calls=lambda *_: calls())
     session = SimpleNamespace(plan=plan, loops=loops, encoder=encoder, logs={"target": log})
     steps = decoding.decoded(session, "speculative", [[0]], 4)
     assert [(i.seconds, i.scoring, i.calls) for i in steps] == [
