@@ -518,7 +518,7 @@ def test_the_distance_is_the_largest_that_was_seen(few_cases):
         far = {case: distance(law_of_texts(decode, case), case.law()) for case in FEW_CASES}
     assert verdict.distance == pytest.approx(max(far.values()))
     assert verdict.distance > far[verdict.case]
-    assert f"the distance is up to {verdict.distance:.2g}" in str(verdict)
+    assert f"its texts is up to {verdict.distance:.2g}" in str(verdict)
 
 
 @pytest.mark.parametrize("replaced", IN_OTHER_STYLES)
@@ -759,7 +759,9 @@ def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkey
     monkeypatch.setattr(check_law, "law_of_texts", noted)
     monkeypatch.setattr(check_law, "MOST_NODES", 0)
     monkeypatch.setattr(check_law, "MOST_PATHS", 20)
-    assert speculative.law(lambda p: np.random.choice(len(p), p=p)).lossless
+    verdict = speculative.law(lambda p: np.random.choice(len(p), p=p))
+    assert verdict.lossless
+    assert "Not tried: 152 more cases of the same kinds, which have over 20 paths each" in verdict.words
     followed = tried[check_law.N_TRIED :]
     assert len(followed) == len({*followed}) == len({case.line for case in CASES})
 
@@ -770,7 +772,7 @@ def test_a_case_of_too_many_paths_is_left_out_also_if_it_is_the_first(monkeypatc
     coarsely = in_the_blogs_form(f"u = {U}", "u = np.random.randint(0, 200) / 200")
     verdict = speculative.law(coarsely)
     assert verdict.case == cases[1]
-    assert str(verdict).startswith("Not lossless: the distance")
+    assert str(verdict).startswith("Not lossless: the distribution of its texts")
 
 
 def test_a_loop_of_our_form_adds_exactly_n_tokens(few_cases):

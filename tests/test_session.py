@@ -446,7 +446,7 @@ def test_a_rule_may_be_a_function(pair):
     assert f"{says} speculative.law(takes_all) tells if it does." in repr(run)
     assert "takes_all" in run.html()
     speculative.law(takes_all)
-    assert f"{says} Not lossless: the distance is" in repr(mine.changed(accept=takes_all).compare(PROMPT, 20))
+    assert f"{says} Not lossless: the distribution" in repr(mine.changed(accept=takes_all).compare(PROMPT, 20))
     tree = "--accept careful tests a chain, and --tree drafts a tree: leave one of them out".replace("--", "")
     assert refusal(mine.changed, tree="2,1") == tree
     assert pair.changed(accept=lambda proposal, q, rng: [7]).compare(PROMPT, 4).r > 0  # q of 7 is 0

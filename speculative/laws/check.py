@@ -32,7 +32,7 @@ from speculative.support.errors import UserError, did_you_mean
 from speculative.support.progress import working
 
 MOST_NODES = 80_000  # random numbers and calls of models, in all cases
-N_TRIED = 4  # cases by which a way is chosen
+N_TRIED = 4  # cases by which a decoder is chosen
 STATUS = {True: 0, False: 1, None: 2}
 
 
@@ -57,6 +57,7 @@ class Findings:
     laws: dict[Case, dict] = field(default_factory=dict)
     far: dict[Case, float] = field(default_factory=dict)  # {case: distance from the target's law}
     cause: str | None = None
+    not_tried: str = ""  # how many cases were not, as a line
     refusal: str = ""  # why its random numbers cannot be followed
 
     def add(self, case: Case, law: dict) -> None:
@@ -99,7 +100,7 @@ def follow_exactly(function: Callable) -> Findings:
     findings = Findings(Form(function))
     try:
         with working("following every path", len(CASES), "case", delay=2) as bar, followed(function):
-            findings.form.choose_way(how_far)
+            findings.form.choose_decoder(how_far)
             follow(findings, bar)
             if findings.wrong:
                 findings.cause = cause_of(findings.form.decode, findings.laws, findings.wrong)
@@ -125,8 +126,8 @@ def follow(findings: Findings, bar) -> None:
     lines: set[tuple] = set()
     for case in in_rounds(CASES):
         bar.update(1)
-        is_dear = WALK.n_nodes > until and case.line in lines
-        if is_dear or vocabulary(case) in left_out:
+        is_over_budget = WALK.n_nodes > until and case.line in lines
+        if is_over_budget or vocabulary(case) in left_out:
             continue
         lines.add(case.line)  # also if it has too many paths: the next one of the line has more texts
         with contextlib.suppress(TooManyPaths):
@@ -135,8 +136,10 @@ def follow(findings: Findings, bar) -> None:
         raise UserError(f"each case has more than {MOST_PATHS:,} paths")
     n_skipped = sum(case not in findings.far and vocabulary(case) not in left_out for case in CASES)
     if n_skipped:
-        limits = f"more than {MOST_PATHS:,} paths, or {MOST_NODES:,} random numbers and calls in all"
-        left_out[f"{n_skipped} cases"] = limits
+        findings.not_tried = (
+            f"Not tried: {n_skipped} more cases of the same kinds, which have over {MOST_PATHS:,} paths each, "
+            f"or came after {MOST_NODES:,} random numbers and calls.\n"
+        )
 
 
 def follow_case(case: Case, findings: Findings) -> None:
@@ -166,12 +169,16 @@ def vocabulary(case: Case) -> str:
 def in_words(findings: Findings) -> Verdict:
     furthest = max(findings.far.values())
     if not findings.wrong:
-        covered = coverage([*findings.far], findings.form.left_out)
+        covered = coverage([*findings.far], findings.form.left_out, findings.not_tried)
         words = f"Lossless: {len(findings.far)} cases, largest distance {furthest:.0e}.\n{covered}"
         return Verdict(True, furthest, None, None, words)
     smallest = [case for case in findings.wrong if case.line == findings.wrong[0].line]
     worst = max(smallest, key=findings.far.__getitem__)
-    words = f"Not lossless: the distance is up to {furthest:.2g}.\n{counterexample(worst, findings.laws[worst])}"
+    words = (
+        f"Not lossless: the distribution of its texts is up to {furthest:.2g} (total variation) away from the "
+        "target's.\n"
+        f"{counterexample(worst, findings.laws[worst])}"
+    )
     if findings.cause:
         words += f"\nUsual cause: {findings.cause}."
     return Verdict(False, furthest, worst, findings.cause, words)

@@ -59,13 +59,13 @@ class Draws:
     def is_far(self, case: Case) -> bool:
         return sigmas(self.counts[case], case.law()) > SIGMAS
 
-    def how_far(self, decode: Callable) -> float:
-        """0 if texts of a few cases, decoded in this way, follow the law, else 1."""
+    def is_wrong(self, decode: Callable) -> bool:
+        """Whether texts of a few cases, decoded in this way, do not follow the law."""
         self.decode = decode
         few = self.cases[:N_CASES]
         for case in few:
             self.draw_anew(case, ROUND)
-        return float(any(map(self.is_far, few)))
+        return any(map(self.is_far, few))
 
     def is_far_twice(self, case: Case) -> bool:
         """Whether neither its texts follow the law, nor as many new ones."""
@@ -93,7 +93,7 @@ def draw_texts(function: Callable, form: Form) -> Draws:
     draws = Draws(form.decode, [case for case in in_rounds(CASES) if case.number < N_CASES and case.n_vocab < 64])
     until = time.monotonic() + SECONDS
     with followed(function, draws.stand_ins):
-        form.choose_way(draws.how_far)
+        form.choose_decoder(draws.is_wrong)
         draws.decode = form.decode
         for counts in draws.counts.values():
             counts.clear()

@@ -1,6 +1,7 @@
 """The forms that a sampler may have, told by the names of its parameters, and how each decodes a text.
 
-decode(draft, target, case, rng) -> the tokens after the prompt. A form may have several: ways of which one is right.
+A decoder is decode(draft, target, case, rng) -> the tokens after the prompt. Some forms leave open what the models take
+and return: each possibility is a decoder, and the first that is right is used.
 """
 
 import inspect
@@ -15,9 +16,10 @@ from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
 from speculative.filters import GREEDY
 from speculative.laws.models import AnyModel, Way, ways
-from speculative.laws.paths import EXACT, NotAll, TooManyPaths
+from speculative.laws.paths import EXACT, TooManyPaths
 from speculative.laws.texts import ids_of
 from speculative.laws.traced import NoDistribution
+from speculative.laws.uniform import NotFollowed
 from speculative.sampling import Proposal, sample, speculative_sampling
 from speculative.support.errors import UserError, first_line
 from speculative.user import as_drafter, with_arrays
@@ -237,26 +239,27 @@ class Form:
         self.decoders = decoders_of(Function(function), self.left_out)
         self.decode = self.decoders[0]
 
-    def choose_way(self, how_far: Callable) -> None:
-        """Take the first way that is right, else the one that is least wrong. how_far(decode) -> a distance
+    def choose_decoder(self, how_wrong: Callable) -> None:
+        """Take the first decoder that is right, else the least wrong one. how_wrong(decode) -> above EXACT if it is.
 
-        Raises UserError if all have errors, or if one before them, which could be right, cannot be followed.
+        Raises UserError if all have errors, or if one that could not be followed may have been the right one.
         """
-        distances: dict = {}
-        errors: list = []
-        refusals: list = []
+        wrong: dict[Callable, float] = {}
+        not_followed: list[UserError] = []
+        errors: list[UserError] = []
         for decode in self.decoders:
             try:
-                distances[decode] = how_far(decode)
-                if distances[decode] <= EXACT:
+                wrong[decode] = how_wrong(decode)
+                if wrong[decode] <= EXACT:
                     break
+            except NotFollowed as error:
+                if not wrong:  # the function takes what a decoder gives it, if that could be followed
+                    not_followed.append(error)
             except UserError as error:
-                is_refusal = isinstance(error, NotAll) or isinstance(error.__cause__, UserError)
-                if not distances:
-                    (refusals if is_refusal else errors).append(error)
-        best = min(distances, key=distances.__getitem__, default=None)
-        if best is None or (refusals and distances[best] > EXACT):
-            raise (refusals or errors)[0]
+                errors.append(error)
+        best = min(wrong, key=wrong.__getitem__, default=None)
+        if best is None or (not_followed and wrong[best] > EXACT):
+            raise (not_followed or errors)[0]
         self.decode = best
 
 
@@ -286,7 +289,7 @@ def decoders_of(function: Function, left_out: dict) -> list:
 
 
 def decoders_of_loop(function: Function) -> list:
-    """The ways of the blog's form, after ours if it may be that. Its parameters may have another order."""
+    """The blog's form, in each Way, after ours if it may be that. Its parameters may have another order."""
     parts = [name for name, ours in function.names.items() if ours not in (*LENGTHS, *RANDOM)]
     parts.sort(key=place)
     function.names |= zip(parts, PARTS, strict=True)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from speculative.laws.traced import TracedRandom
+from speculative.laws.uniform import NotFollowed
 from speculative.laws.walks import WALK
 from speculative.support.errors import UserError
 
@@ -15,7 +16,7 @@ EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
 N_AGAIN = 4  # paths that are taken again
 
 
-class NotAll(UserError):
+class NotAll(NotFollowed):
     """The same path does not give the same outcome again."""
 
     def __init__(self) -> None:

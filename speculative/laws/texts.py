@@ -19,6 +19,7 @@ from speculative.laws.cases import Case
 from speculative.laws.paths import TooManyPaths, law_of
 from speculative.laws.replaced import LIBRARIES, Followed, Salted, StandIns, replaced
 from speculative.laws.traced import NoDistribution
+from speculative.laws.uniform import NotFollowed
 from speculative.laws.walks import WALK, clocks
 from speculative.support.errors import UserError, first_line
 from speculative.user import NOT_IDS, whole_numbers
@@ -29,20 +30,28 @@ MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with 
 
 @contextlib.contextmanager
 def errors_as_lines() -> Iterator[None]:
-    """Raise the errors of somebody's code as UserErrors with its last line; but not those that the callers know."""
+    """Raise the errors of somebody's code as UserErrors of a line, and what ours cannot follow in it as NotFollowed.
+
+    The errors that the callers know pass."""
     try:
         yield
     except (NoDistribution, TooManyPaths, KeyboardInterrupt):
         raise
+    except UserError as error:
+        raise NotFollowed(as_line(error)) from error
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.guard ends the process
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)]
-        place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}" if own else ""
-        name = "" if isinstance(error, UserError) else type(error).__name__
-        parts = [part for part in (place, name, first_line(error)) if part]
-        raise UserError(": ".join(dict.fromkeys(parts))) from error
+        raise UserError(as_line(error, type(error).__name__)) from error
+
+
+def as_line(error: BaseException, name: str = "") -> str:
+    """The error's place in somebody's code, its name and its first line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)]
+    place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}" if own else ""
+    parts = [part for part in (place, name, first_line(error)) if part]
+    return ": ".join(dict.fromkeys(parts))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
 
 
 class NotFollowed(UserError):
-    """Something is done to random numbers that cannot be followed. It may be right, or wrong."""
+    """What somebody's code does cannot be followed: it may be right, or wrong."""
 
 
 class Uniform:

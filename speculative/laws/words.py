@@ -9,7 +9,7 @@ MOST_NUMBERS = 8  # of a row, in one line
 NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
 
 
-def coverage(cases: list[Case], left_out: dict[str, str]) -> str:
+def coverage(cases: list[Case], left_out: dict[str, str], not_tried: str = "") -> str:
     """These cases in words, and what they cannot see. left_out: {what: the reason}."""
     values = [sorted({*column}) for column in zip(*cases, strict=True)]
     N, K, n_vocab, n_prompt, *_ = (", ".join(map(str, column)) for column in values)
@@ -19,7 +19,7 @@ def coverage(cases: list[Case], left_out: dict[str, str]) -> str:
     )
     for what, reason in left_out.items():
         words += f"Left out: {what} ({reason}).\n"
-    return words + NOT_SEEN
+    return words + not_tried + NOT_SEEN
 
 
 def row_in_words(row) -> str:  # [n_vocab]
