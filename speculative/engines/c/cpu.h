@@ -48,7 +48,7 @@ enum { LANES = 2 * V, BLOCK = 32, MOST_ROWS = 10 };  // BLOCK inputs of a row li
 
 #define INLINE static inline __attribute__((always_inline))
 #define VECTOR(type, size) type __attribute__((vector_size(size), aligned(sizeof(type)), may_alias))
-typedef VECTOR(float, 4) four;
+typedef VECTOR(float, 4) one_float;  // that may lie among other types
 typedef VECTOR(float, 4 * V) vfloat;
 typedef VECTOR(int32_t, 4 * V) vint;
 typedef VECTOR(int16_t, 4 * V) vshort;
@@ -130,8 +130,8 @@ int multiplies_bytes(void) {  // whether an instruction does: then a row in int8
   return !PAIRS && (V >= 8 || ROWS == 10);
 }
 
-// DOT2 adds the products of 2 bfloat16s, which are the upper halves of floats, and inputs i and i + 1 of a row. Without
-// an instruction these are stored as floats.
+// DOT2 adds the products of 2 bfloat16s, which are the upper halves of floats, and inputs i and i + 1 of a row (FLOAT
+// and INT of products.c, where it is used). Without an instruction these are stored as floats.
 #if defined(AVX512) && defined(__AVX512BF16__) && !defined(SLOW_DOT2)
 #define DOT2(sum, w, i) (vfloat)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(w), (__m512bh)INT((i) / 2))
 enum { BFLOAT16_BYTES = 2 };

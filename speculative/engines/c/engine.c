@@ -16,6 +16,8 @@
 //
 //   inputs    linear takes prepared rows (products.c): prepare_rows makes them, on the way through the layer norm.
 //   outputs   linear writes its product as it is, through the activation, or adds it to the residual stream.
+//
+// A vfloat is a register of V floats, and LANES = 2 V. They, all and choose are in cpu.h, which comes first.
 
 // ---- The functions of gpt2.py ---------------------------------------------------------------------------------------
 

@@ -84,38 +84,57 @@ INLINE void times_plain(int R, const float *x, const float *tile, int64_t n_in, 
       }
 }
 
-// Each format has this loop in its own arithmetic: see times_float32 first, which gives the same bits. R is constant in
-// each copy of it, so that the sums s[R][2] are registers, two for the channels of each row. x: the prepared rows of a
-// group, a block after the other. out: rows that are `stride` floats apart. Meanwhile the loop asks for memory that is
-// read later, from `ask` on: `pace` bytes for each 4 * LANES of the tile.
-#define ARGUMENTS \
-  const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
+// Each format has this loop in its own arithmetic. R is constant in each copy of it, so that the sums s[R][2] are
+// registers, two for the channels of each row. x: the prepared rows of a group, a block after the other. out: rows that
+// are `stride` floats apart. Meanwhile the loop asks for memory that is read later, from `ask` on: `pace` bytes for
+// each 4 * LANES of the tile.
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
-#define EACH(r) UNROLL for (int r = 0; r < R; r++)
-#define FLOAT(i) all(((const four *)(x + r * words))[i][0])  // word i of a row's block, in all lanes
-#define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])
-#define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))
-#define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))
-#define LOAD_SUMS vfloat s[MOST_ROWS][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)
-#define STORE_SUMS EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1]
 #define KEEP __asm__ volatile("" ::: "memory")  // weights are not read again, but stay in their registers
-#define ASK __builtin_prefetch(ask, 0, LOCALITY), __builtin_prefetch(ask + pace / 2, 0, LOCALITY), ask += pace; KEEP
 
-INLINE void times_float32(const int R, ARGUMENTS) {
-  enum { words = BLOCK };
-  LOAD_SUMS;
-  for (int64_t k = 0; k < n_in; k += BLOCK, x += words * R)
-    for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i++, tile += 4 * LANES) {
-      vfloat w0 = LOAD(vfloat, 0), w1 = LOAD(vfloat, 1);
-      ASK;
-      EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i), w1);
+// In float32, written out. It gives the bits of times_plain: each sum is added up in the order of the inputs.
+INLINE void times_float32(const int R, const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace,
+                          float *out, int64_t stride) {
+  vfloat s[MOST_ROWS][2];
+  UNROLL for (int r = 0; r < R; r++) {
+    s[r][0] = *(vfloat *)(out + r * stride);
+    s[r][1] = *(vfloat *)(out + r * stride + V);
+  }
+  for (int64_t k = 0; k < n_in; k += BLOCK, x += BLOCK * R)  // a block of inputs, of R rows
+    for (int64_t i = 0, end = least(BLOCK, n_in - k); i < end; i++, tile += 4 * LANES) {  // an input
+      vfloat w0 = *(const vfloat *)tile, w1 = *(const vfloat *)(tile + 4 * V);
+      __builtin_prefetch(ask, 0, LOCALITY);
+      __builtin_prefetch(ask + pace / 2, 0, LOCALITY);
+      ask += pace;
+      KEEP;
+      UNROLL for (int r = 0; r < R; r++) {
+        const one_float *block = (const one_float *)(x + r * BLOCK);
+        s[r][0] = multiply_add(s[r][0], all(block[i][0]), w0);
+        s[r][1] = multiply_add(s[r][1], all(block[i][0]), w1);
+      }
     }
-  STORE_SUMS;
+  UNROLL for (int r = 0; r < R; r++) {
+    *(vfloat *)(out + r * stride) = s[r][0];
+    *(vfloat *)(out + r * stride + V) = s[r][1];
+  }
 }
+
+// The other formats are this, abbreviated. An abbreviation uses the loop's own names, given at its end; `words` are
+// those of a row's block.
+#define ARGUMENTS \
+  const word *x, const char *tile, int64_t n_in, const char *ask, int64_t pace, float *out, int64_t stride
+#define EACH(r) UNROLL for (int r = 0; r < R; r++)  // R
+#define OUT(r, i) (*(vfloat *)(out + (r) * stride + (i) * V))  // out, stride
+#define LOAD_SUMS vfloat s[MOST_ROWS][2]; EACH(r) s[r][0] = OUT(r, 0), s[r][1] = OUT(r, 1)  // R, out, stride; makes s
+#define STORE_SUMS EACH(r) OUT(r, 0) = s[r][0], OUT(r, 1) = s[r][1]  // s, R, out, stride
+#define LOAD(type, i) (*(const type *)(tile + (i) * sizeof(type)))  // register i of the tile. tile
+#define FLOAT(i) all(((const one_float *)(x + r * words))[i][0])  // word i of row r's block, in all lanes. x, r, words
+#define INT(i) ((vint){0} + (int32_t)x[r * words + (i)])  // the same as whole numbers. x, r, words
+#define PREFETCH(at) __builtin_prefetch(at, 0, LOCALITY)
+#define ASK PREFETCH(ask), PREFETCH(ask + pace / 2), ask += pace; KEEP  // ask, pace
 
 INLINE vfloat widen_float16(const char *tile) {  // [V] float16
 #if defined(AVX512)
@@ -157,7 +176,14 @@ INLINE void times_bfloat16(const int R, ARGUMENTS) {  // two inputs share 32 bit
   STORE_SUMS;
 }
 
-// Both rounded formats add up a block's products exactly, and then multiply that sum by the scales.
+// Both rounded formats add up a block's products exactly, and then multiply that sum by the scales. How they add up
+// depends on the CPU (cpu.h):
+//
+//   CPU                    EXCESS  PAIRS  int8: products are added by                int4
+//   x86 with VNNI          128     0      dot4's instruction, of unsigned weights    dot4
+//   x86 without            128     1      WIDE, of numbers widened to 16 bits        SMALL, and WIDE for a block's sum
+//   ARM with dot products  0       0      dot4's instruction, of signed weights      dot4
+//   another                0       0      dot4 in plain C                            dot4
 #ifdef WIDE  // without dot4's instruction: added now, as there is no register for it later
 #define ADD_UP(sum, more) sum += more; __asm__("" : "+x"(sum))
 #define INT8S(w, odd) ((vpair)(w) >> 8 * (odd) & 255)
@@ -286,7 +312,7 @@ INLINE void times_in_order(const int R, ARGUMENTS) {  // times_float32, where th
   LOAD_SUMS;
   for (int64_t i = 0; i < n_in; i++, tile += pace, ask += pace) {
     vfloat w0 = LOAD(vfloat, 0), w1 = LOAD(vfloat, 1);
-    __builtin_prefetch(ask, 0, LOCALITY);
+    PREFETCH(ask);
     KEEP;
     EACH(r) s[r][0] = multiply_add(s[r][0], FLOAT(i), w0), s[r][1] = multiply_add(s[r][1], FLOAT(i), w1);
   }
