@@ -10,7 +10,7 @@ if __name__ == "__main__":
 from speculative.cli.command import choose_prompts, parse, run
 from speculative.cli.display import Screen
 from speculative.cli.interactive import interact
-from speculative.cli.outcome import check_output, show_report, write_packed
+from speculative.cli.outcome import prepare_output, show_report, write_packed
 from speculative.measure.record import RunRecord
 from speculative.measure.turns import timed_turns
 from speculative.options import Options
@@ -24,7 +24,7 @@ __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_s
 
 def main(**flags) -> None:
     """The blog's run, with the blog's parameters and defaults: see --help."""
-    o = check_output(parse(flags))  # the files of --json and --html can be written
+    o = prepare_output(parse(flags))
     if o.pack:
         return write_packed(o)
     prompts = choose_prompts(o)  # one, several with --batch, none with --interactive or --serve

@@ -90,7 +90,7 @@ class ModelOptions:
         "model, prompt_lookup, ngram, heads, or int8 (the target's copy); a+b falls back to b; a/b: b drafts for a",
         group=DRAFT, live=True)
     fast: bool = switch(
-        "look-ups, the draft model and an int8 copy of the target draft, with K chosen as it goes; lossless",
+        "draft by look-ups, by the draft model and by an int8 copy of the target; K is chosen as it goes; lossless",
         group=DRAFT, live=True)
     draft_temperature: float | None = option(None, as_not_negative, "X",
         "temperature of the drafter alone; the output stays lossless", live=True)

@@ -72,7 +72,7 @@ class Network:
         self.lock = contextlib.nullcontext()
         self.log = []
         self.n_read = 1
-        self.slots = None
+        self.contents = None
         self.hidden = None
 
     def forget(self):

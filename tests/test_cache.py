@@ -206,15 +206,15 @@ def differ(kind="float32"):
     return any(not all(map(np.array_equal, alone, beside)) for alone, beside in both)
 
 
-RESTORE = "engines.shared_cache:CacheOfDecode.restore"
+RESTORE = "engines.shared_cache:DecodeMemory.restore"
 PLANTS = {
     "nothing is restored": (RESTORE, "network.hold(x[:n])", "pass"),
     "only the target's part is": (
-        "engines.shared_cache:CacheOfDecode.restore",
+        "engines.shared_cache:DecodeMemory.restore",
         "network.rank < reader.rank",
         "network.rank == 0",
     ),
-    "a cache that was cut is trusted": ("engines.shared_cache:Slots.forget", "self.user = None", "pass"),
+    "a cache that was cut is trusted": ("engines.shared_cache:CacheContents.forget", "self.last_decode = None", "pass"),
 }
 
 

@@ -258,7 +258,7 @@ int64_t rows_that_differ(int64_t n_in) {
 """
 
 
-@pytest.mark.parametrize("mistake", [None, ("(s[r][1], FLOAT(i), w1)", "(s[r][1], FLOAT(i), w0)")])
+@pytest.mark.parametrize("mistake", [None, ("all(block[i][0]), w1", "all(block[i][0]), w0")])
 def test_float32_is_multiplied_as_in_plain_c(mistake, tmp_path, monkeypatch):
     """To the bit, for each number of rows, of whole blocks of inputs and of others. A mistake in the loop is seen."""
     for source in library.SOURCES:

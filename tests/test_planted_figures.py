@@ -2,6 +2,7 @@
 computed by hand."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -129,8 +130,10 @@ def check_doubt():
 
 def check_lines():
     record = run_by_hand()
-    assert [line.kind for line in ending.lines(record)] == ["speed", "texts", "acceptance", "time", "account", "engine"]
-    said = {line.kind: line.text for line in ending.lines(record)}
+    lines = ending.lines(record, ending.CAME, ending.WHY)
+    kinds = ["speed", "texts", "acceptance", "time", "account", "engine", "pack"]
+    assert [line.kind for line in lines] == kinds
+    said = {line.kind: line.text for line in lines}
     assert said["speed"] == "1.20 times as fast: 0.964 tokens a second instead of 0.8 (0.5 GB/s of weights)."
     assert said["texts"] == "The texts are equal, token for token."
     assert said["acceptance"] == (
@@ -144,6 +147,9 @@ def check_lines():
     assert "costs β = 1.35 times" in said["account"]
     assert said["account"].endswith("gives 1.31; measured, without the prompt: 1.31.")
     assert said["engine"] == "Engine: C (AVX2), 2 threads. Target 124M in float32, draft small in int8."
+    assert said["pack"] == f"The next run begins 3 s sooner with --pack: 0 MB in {os.path.join('models', 'packed')}"
+    times = replace(record.figures.times, waited=9.0)  # reading took longer, too
+    assert ending.text_of(run_by_hand(figures=replace(record.figures, times=times)), "pack") is None
     lossy = run_by_hand(rule=RuleUsed("lenient:0.5", "", lossless=False))
     assert ending.text_of(lossy, "law") == "--accept lenient:0.5 does not keep the target's distribution."
     alone = run_by_hand(autoregressive=None, figures=replace(record.figures, comparison=None))

@@ -137,7 +137,7 @@ def test_the_costs_and_the_account_of_a_scripted_run(run):
 
 
 LESS = "calls of the target with several tokens took less time than calls with one"
-LONG = "the times of single calls say "
+LONG = "the times of the single calls, put into the blog's formula with β, give "
 WAITED = "the threads together waited 90 s for cores that other programs used"
 MANY = "tokens for each call of the target allow no such speedup"
 TIMES = [  # seconds of a window / of a row, the shortest row, four windows longer by, waiting -> doubt, no prediction
@@ -172,7 +172,7 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     speed = text_of(record, "speed")
     if not longer:
         assert f.account.mean_beta == pytest.approx(window, abs=0.1)
-    assert speed.startswith(f"{f.speedup:.2f} times as fast{', doubtful' if doubt else ''}: ")
+    assert speed.startswith(f"{f.speedup:.2f} times as fast{', but do not trust it' if doubt else ''}: ")
     assert (doubt or "") in speed
     assert ("nother program probably used the processor: try again." in speed) == bool(doubt and not waited)
     assert (f"β = {f.account.mean_beta:.2f} times" in said) == (doubt is None)

@@ -43,7 +43,7 @@ def test_it_passes_if_nothing_is_broken(run_verify, flags, own):
 
 
 CHANCE = "rng.random() < ratio(q[i], p[i], j)"
-LENGTH = "self.slots.forget()"
+LENGTH = "self.contents.forget()"
 STALE = f"n_cached = len(held.tokens); x = x if n_cached <= n else x[::-1]; {LENGTH}"
 REJECTED = "len(x) == len(held.tokens) and not np.any(x[-n_last:] == held.tokens[-n_last:])"
 STALE_AFTER_A_REJECTION = f"x = x[::-1] if {REJECTED} else x; {LENGTH}"

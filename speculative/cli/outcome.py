@@ -27,11 +27,9 @@ from speculative.support.terminal import PRINTABLE, one_line
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
 
 
-def check_output(o: Options) -> Options:
-    """Raise UserError if a file cannot be written, or is one that is read -> the options.
-
-    Of several processes that compute the same, only the first prints and writes.
-    """
+def prepare_output(o: Options) -> Options:
+    """Say where this run prints and writes: check its files, give standard output to --json or --html, silence all
+    processes but the first. Returns the options, in those processes without files. Raises UserError."""
     if process()[0] > 0:
         sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
         return replace(o, json=None, html=None)
@@ -71,7 +69,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Dec
     if o.html:
         write_text(o.html, page(record))
     if o.interactive and not o.quiet:
-        show_lines(ending.lines(record, ("speed", "law")))
+        show_lines(ending.lines(record, "speed", "law"))
     elif not o.quiet:
         show_ending(record)
     return record
@@ -85,7 +83,7 @@ def show_ending(record: RunRecord) -> None:
     o = record.options
     if color_console() and record.speculative:
         show_legend(record)
-    show_lines(ending.lines(record, ending.WHAT_CAME))
+    show_lines(ending.lines(record, ending.CAME))
     show_lines(ending.lines(record, ending.WHY))
     if o.verbose:
         show_iterations(record)
@@ -94,9 +92,6 @@ def show_ending(record: RunRecord) -> None:
         say_written(o.json, "the run as JSON")
     if o.html:
         say_written(o.html, "the run as a page, for any browser")
-    if record.packable:
-        where = f"{bytes_in_words(record.packable.n_bytes)} in {os.path.join(o.models_dir, 'packed')}"
-        print(one_line(f"The next run begins {record.packable.seconds:.0f} s sooner with --pack: {where}"))
 
 
 def show_lines(lines: Sequence[ending.Line]) -> None:

@@ -13,7 +13,7 @@ from speculative.engines.calls import Call, new_log
 from speculative.engines.network import LOCK, Network, check_finite, check_length
 from speculative.engines.parameters import n_bytes
 from speculative.engines.plain import PlainPass
-from speculative.engines.shared_cache import Held, Slots
+from speculative.engines.shared_cache import CacheContents, Held
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.trees import Tree
 
@@ -39,12 +39,12 @@ class CachedNetwork(Network):
         self.forward = new_pass(params, hparams)
         self.batch_network = self  # of a text of a batch: the network that computes for all, whose weights these are
         self.log = new_log()
-        self.slots = Slots()
+        self.contents = CacheContents()
 
     def share_cache(self, target: "CachedNetwork", rank: int) -> None:
         """Use the cache of a target, of which this network is a copy in another format."""
         self.rank = rank
-        self.slots = target.slots
+        self.contents = target.contents
         self.forward.cache = target.forward.cache
 
     def of_another_text(self, ask: Callable) -> "CachedNetwork":
@@ -54,7 +54,7 @@ class CachedNetwork(Network):
         other.batch_network = self
         other.lock = contextlib.nullcontext()
         other.log = new_log()
-        other.slots = Slots()
+        other.contents = CacheContents()
         other.forward = self.forward.of_another_text(partial(ask, other))
         return other
 
@@ -76,7 +76,7 @@ class CachedNetwork(Network):
 
     def forget(self) -> None:
         """Empty the cache. The log stays: another decode may be under way."""
-        self.slots.forget()
+        self.contents.forget()
 
     def logits(self, x, n_last: int = 1):  # [n] -> [n_last, n_vocab]
         """The logits of the tokens that follow each of the last n_last tokens of x.
@@ -91,22 +91,22 @@ class CachedNetwork(Network):
 
     def n_kept(self, x) -> int:  # [n]
         """The number of leading tokens of x that the cache holds."""
-        return self.slots.held.match(self.rank, x)[0]
+        return self.contents.held.match(self.rank, x)[0]
 
     def hold(self, x) -> None:  # [n]
         """Make the cache hold exactly x for this network: read what is missing, drop what comes later. A copy that
         reads these entries then gives the same rows, whatever was decoded before."""
-        held = self.slots.held
+        held = self.contents.held
         n, _ = held.match(self.rank, x)
         if n < len(x):
             self.logits(x)
         elif n < held.lengths[self.rank]:
-            self.slots.cut(n)
+            self.contents.cut(n)
 
     def feed(self, x, n: int, n_last: int, *sees):  # [n_x] -> [n_last, n_vocab]
         """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
-        held = self.slots.held
-        self.slots.forget()  # so that an interrupted pass leaves an empty cache and not a wrong one
+        held = self.contents.held
+        self.contents.forget()  # so that an interrupted pass leaves an empty cache and not a wrong one
         inputs = to_draft(x[n:], self.vocabulary_map) if self.vocabulary_map else x[n:]
         logits = self.forward(inputs, n_last, n, *sees)  # [n_last, n_vocab]
         if self.vocabulary_map:
@@ -114,7 +114,7 @@ class CachedNetwork(Network):
         check_finite(logits, self.name, len(x) - n_last + 1)
         lengths = np.minimum(held.lengths, n)  # [n_ranks]
         lengths[self.rank :] = len(x)
-        self.slots.held = Held(x.copy(), lengths, held.parents)  # a copy: the caller may change x
+        self.contents.held = Held(x.copy(), lengths, held.parents)  # a copy: the caller may change x
         self.n_read = len(x) - n
         self.hidden = self.forward.hidden
         return logits

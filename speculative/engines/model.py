@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.engines.calls import Call
-from speculative.engines.shared_cache import CacheOfDecode
+from speculative.engines.shared_cache import DecodeMemory
 from speculative.trees import Tree
 
 
@@ -36,7 +36,7 @@ class Model:
         self.to_probs = to_probs
         self.log = network.log
         self.last = LastCall()
-        self.cache_of_decode = CacheOfDecode([network])
+        self.memory = DecodeMemory([network])
 
     def __call__(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
         x = np.array(x)  # a copy: the caller may change x
@@ -61,7 +61,7 @@ class Model:
     def begin(self, before) -> float:  # [n]
         """Begin a call of the network, whose rows follow this text or a longer one -> the time. The network's lock is
         held until the end, as another thread's call changes the figures."""
-        self.cache_of_decode.restore(self.network, before)
+        self.memory.restore(self.network, before)
         self.network.seconds_for_others = 0.0
         return time.perf_counter()
 
@@ -70,7 +70,7 @@ class Model:
         network = self.network
         self.last_logits = logits  # [m, n_vocab]
         rows = self.to_probs(logits)  # [m, n_vocab]
-        self.cache_of_decode.leave(network)
+        self.memory.leave(network)
         self.last = last._replace(n_rows=len(rows), hidden=network.hidden)
         seconds = time.perf_counter() - began - network.seconds_for_others
         self.log.append(Call(began, seconds, network.n_read, len(rows)))
@@ -88,6 +88,6 @@ class Model:
 def join_decode(models: Iterable[Any]) -> None:
     """Let these models belong to one decode, so that each may read what the others have written to a shared cache."""
     cached = [model for model in models if isinstance(model, Model)]
-    cache = CacheOfDecode([model.network for model in cached])
+    memory = DecodeMemory([model.network for model in cached])
     for model in cached:
-        model.cache_of_decode = cache
+        model.memory = memory

@@ -9,7 +9,7 @@ import numpy as np
 
 from speculative.engines.calls import new_log
 from speculative.engines.model import Model
-from speculative.engines.shared_cache import Slots
+from speculative.engines.shared_cache import CacheContents
 from speculative.support.errors import UserError
 from speculative.support.forks import taken_at_forks
 from speculative.trees import Tree, by_paths
@@ -21,7 +21,7 @@ class Network:
     """A function from tokens to logits, such as n-gram counts, with the figures of its last call."""
 
     lock: Any = LOCK  # held around a call
-    slots: Slots | None = None  # of its cache
+    contents: CacheContents | None = None  # of its cache
     n_read = 0  # tokens that the call had to read
     seconds_for_others = 0.0  # of the call, in which only other texts of a batch were served
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept

@@ -26,8 +26,8 @@ class Held(NamedTuple):
     parents: np.ndarray | None = None  # [n], of a tree's tokens; None: each follows the one before it
 
     def match(self, rank: int, x, parents=None) -> tuple[int, list[int]]:  # [n], [n] or None: x is a chain
-        """The part of x that a network of this rank may read, up to the first token that is missing: the number of
-        leading tokens that lie at their own places, and the places of those after them. parents: if x is a tree.
+        """How much of x the cache has for a network of this rank. Returns n, the tokens that lie at their own places,
+        and the places of the tokens after these, which a tree may have left elsewhere. parents: if x is a tree.
 
         A token is there if the cache has it after the same tokens. Of chains, only the common prefix is; after a tree,
         the tokens of an accepted path may lie anywhere behind that.
@@ -53,55 +53,55 @@ class Held(NamedTuple):
 NOTHING = Held(np.empty(0, int), np.zeros(1 + len(FORMATS), int))
 
 
-class Slots:
+class CacheContents:
     """What a cache holds now, for all networks that share it."""
 
     def __init__(self):
         self.held = NOTHING
-        self.user: CacheOfDecode | None = None  # of the decode that used it last; None if something was forgotten since
+        self.last_decode: DecodeMemory | None = None  # that used it; None if something was forgotten since
 
     def forget(self) -> None:
         """Forget all tokens."""
         self.held = NOTHING
-        self.user = None
+        self.last_decode = None
 
     def cut(self, n: int) -> None:
         """Forget all tokens but the first n."""
         self.held = self.held._replace(lengths=np.minimum(self.held.lengths, n))
-        self.user = None
+        self.last_decode = None
 
 
-class CacheOfDecode:
-    """What the shared cache of some networks held when a decode left it: if another decode has used the cache since,
-    this is restored. So the rows of a copy, which reads what its target has written, do not depend on other decodes.
+class DecodeMemory:
+    """What the shared cache held when this decode left it: if another decode has used the cache since, this is
+    restored. So the rows of a copy, which reads what its target has written, do not depend on other decodes.
 
     If a decode's target has read a b c, and another decode has read x y z meanwhile, a copy that should read d would
     have to read a b c itself, by its own rounded weights. So the target reads a b c once more, and then the copy d.
     """
 
     def __init__(self, networks: Iterable[Any]):
-        self.networks = sorted((network for network in networks if network.slots), key=lambda network: network.rank)
-        self.left: dict[Slots, Held] = {}
+        self.networks = sorted((network for network in networks if network.contents), key=lambda network: network.rank)
+        self.left: dict[CacheContents, Held] = {}
 
     def restore(self, reader: Any, x) -> None:  # [n]
         """Let the cache hold what networks of a lower rank than the reader's have read of the text x in this decode."""
-        slots = reader.slots
-        if slots is None or slots.user is self:
+        contents = reader.contents
+        if contents is None or contents.last_decode is self:
             return
-        left = self.left.get(slots, NOTHING)
+        left = self.left.get(contents, NOTHING)
         n = 0
         for network in self.networks:
-            if network.slots is slots and network.rank < reader.rank:
+            if network.contents is contents and network.rank < reader.rank:
                 in_place, elsewhere = left.match(network.rank, x)
                 n = max(n, in_place + len(elsewhere))
                 network.hold(x[:n])
 
     def leave(self, network: Any) -> None:
         """Remember what the cache holds after a call of this network."""
-        slots = network.slots
-        if slots is not None:
-            slots.user = self
-            self.left[slots] = slots.held
+        contents = network.contents
+        if contents is not None:
+            contents.last_decode = self
+            self.left[contents] = contents.held
 
 
 def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same

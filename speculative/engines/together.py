@@ -110,7 +110,7 @@ class Seat:
         for role, network in networks.items():
             if isinstance(network, CachedNetwork):
                 own = network.of_another_text(self.ask)
-                own.share_cache(of_cache.setdefault(id(network.slots), own), network.rank)
+                own.share_cache(of_cache.setdefault(id(network.contents), own), network.rank)
                 self.networks[role] = own
                 self.own.append(own)
 

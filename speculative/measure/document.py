@@ -6,7 +6,7 @@ docs/output.md explains every key. The parts of the figures are put together: th
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from itertools import islice
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -35,7 +35,7 @@ def to_json(record: RunRecord) -> dict:
     if record.figures:
         document["figures"] = flat(Figures, document["figures"])
     document["vocabulary"] = {str(token): text for token, text in record.vocabulary.items()}
-    document["summary"] = ending.texts_of(record)
+    document["summary"] = ending.texts_of(record, ending.CAME, ending.WHY)
     document["advice"] = ending.text_of(record, "advice")
     return document
 
@@ -129,12 +129,16 @@ def build_dataclass(kind: Any, values: Any) -> Any:
     types = get_type_hints(kind)
     built = {}
     for f in fields(kind):
-        if f.name in values or f.default is f.default_factory:  # MISSING both
+        if f.name in values or is_required(f):
             try:
                 built[f.name] = build(types[f.name], values[f.name])
             except Exception as error:
                 raise DamagedError(f.name, *keys_of(error)) from None
     return kind(**built)
+
+
+def is_required(f: Field) -> bool:
+    return f.default is MISSING and f.default_factory is MISSING
 
 
 def parts_of(kind: type, values: dict) -> dict | None:

@@ -49,5 +49,5 @@ def reason_to_doubt(counts: Counts, times: Times, comparison: Comparison, spread
     apart = without / account.account_blog
     limit = 1 + max(DISAGREE_LEAST, DISAGREE / (spread or 1))
     if counts.iterations >= MIN_ITERATIONS and not 1 / limit < apart < limit:
-        return f"the times of single calls say {account.account_blog:.2f}"
+        return f"the times of the single calls, put into the blog's formula with β, give {account.account_blog:.2f}"
     return None

@@ -1,6 +1,10 @@
-"""The words of a run's ending, which are the same on the screen, in the JSON document and on the page."""
+"""The words of a run's ending, which are the same on the screen, in the JSON document and on the page.
 
-from collections.abc import Iterator, Sequence
+To add a line: a function of the record, and its row in LINES.
+"""
+
+import os
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from speculative.checkpoints.official import MODEL_SIZES
@@ -12,9 +16,9 @@ from speculative.options import ModelOptions
 from speculative.support.files import bytes_in_words
 from speculative.support.terminal import one_line
 
-# The kinds of lines.
-WHAT_CAME = ("speed", "texts", "law", "blog")
-WHY = ("acceptance", "alpha", "time", "account", "advice", "engine", "note")
+# The parts of the screen, and those of the page.
+CAME, WHY = "what came", "why it came so"
+RESULT, REASONS = "below the headline", "the reasons"
 ALONE = "The speedup needs both decoders: the same command without --only."
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
@@ -26,37 +30,32 @@ class Line(NamedTuple):
     text: str
 
 
-def lines(record: RunRecord, kinds: Sequence[str] = WHAT_CAME + WHY) -> list[Line]:
-    """Return the lines of these kinds: first what came, then why."""
-    return [Line(kind, one_line(text)) for kind, text in every_line(record) if text and kind in kinds]
+class Kind(NamedTuple):
+    """A row of LINES."""
+
+    say: Callable[[RunRecord], str | list[str] | None]  # record -> the line, or several; None if there is none
+    on_screen: str  # the part of the screen
+    on_page: str = ""  # the part of the page; "" if it is elsewhere there, or not at all
 
 
-def texts_of(record: RunRecord, kinds: Sequence[str] = WHAT_CAME + WHY) -> list[str]:
-    return [line.text for line in lines(record, kinds)]
+def lines(record: RunRecord, *wanted: str) -> list[Line]:
+    """Return the lines of these kinds or parts, in the order of LINES."""
+    result = []
+    for name, kind in LINES.items():
+        if name in wanted or kind.on_screen in wanted or kind.on_page in wanted:
+            said = kind.say(record) or []
+            texts = [said] if isinstance(said, str) else said
+            result += [Line(name, one_line(text)) for text in texts]
+    return result
+
+
+def texts_of(record: RunRecord, *wanted: str) -> list[str]:
+    return [line.text for line in lines(record, *wanted)]
 
 
 def text_of(record: RunRecord, kind: str) -> str | None:
     """Return the line of this kind, None if there is none."""
-    return next(iter(texts_of(record, [kind])), None)
-
-
-def every_line(record: RunRecord) -> Iterator[tuple]:
-    """Yield the kind and the text of each line; None if there is nothing to say."""
-    f = record.figures
-    yield "speed", speed_line(record)
-    yield "texts", texts_line(record)
-    yield "law", law_line(record)
-    yield "blog", blog_line(record)
-    if f:
-        yield "acceptance", acceptance_line(f)
-    if f and f.counts.drafted:
-        yield "alpha", alpha_line(f)
-        yield "time", time_line(f)
-        yield "account", account_line(f)
-    yield "advice", advice(record)
-    yield "engine", engine_line(record.machine.engine_words, record.models, record.options)
-    for note in notes(record):
-        yield "note", f"Note: {note}."
+    return next(iter(texts_of(record, kind)), None)
 
 
 # ---- What came -------------------------------------------------------------------------------------------------------
@@ -74,7 +73,7 @@ def is_compared(record: RunRecord) -> bool:
 def headline(record: RunRecord) -> str:
     """Return the speedup, or how fast the one decoder was that has run."""
     if is_compared(record):
-        doubtful = ", doubtful" if record.figures.doubt else ""
+        doubtful = ", but do not trust it" if record.figures.doubt else ""
         return f"{record.figures.speedup:.2f} times as fast{doubtful}"
     [decoder] = record.decoders.values()
     return f"{rate_text(decoder.n_tokens / decoder.seconds)} tokens a second"
@@ -145,8 +144,16 @@ def blog_line(record: RunRecord) -> str | None:
 # ---- Why -------------------------------------------------------------------------------------------------------------
 
 
-def acceptance_line(f: Figures) -> str:
-    counts = f.counts
+def drafted_figures(record: RunRecord) -> Figures | None:
+    """Return the figures, if anything was drafted."""
+    f = record.figures
+    return f if f and f.counts.drafted else None
+
+
+def acceptance_line(record: RunRecord) -> str | None:
+    if not record.figures:
+        return None
+    counts = record.figures.counts
     if not counts.drafted:
         return "Nothing was drafted, so this was autoregressive decoding."
     if not counts.accepted:
@@ -160,9 +167,12 @@ def acceptance_line(f: Figures) -> str:
     return f"{gives} {tokens}: acceptance rate r = {counts.r:.2f}."
 
 
-def alpha_line(f: Figures) -> str | None:
+def alpha_line(record: RunRecord) -> str | None:
     """The chance of acceptance, if the rule changes the paper's test or the speculative decoder has run alone. Then the
     time of a draft comes too."""
+    f = drafted_figures(record)
+    if not f:
+        return None
     counts = f.counts
     if counts.alpha is None or (f.comparison and counts.alpha_token is None):
         return None
@@ -173,7 +183,10 @@ def alpha_line(f: Figures) -> str | None:
     return line
 
 
-def time_line(f: Figures) -> str:
+def time_line(record: RunRecord) -> str | None:
+    f = drafted_figures(record)
+    if not f:
+        return None
     seconds = f.times.seconds
     parts = (seconds.drafting, seconds.scoring, seconds.rest)
     drafting, scoring, rest = [percent(part / seconds.speculative) for part in parts]
@@ -183,11 +196,12 @@ def time_line(f: Figures) -> str:
     return line
 
 
-def account_line(f: Figures) -> str | None:
+def account_line(record: RunRecord) -> str | None:
     """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
-    account = f.account
-    if not account or f.doubt:
+    f = drafted_figures(record)
+    if not f or not f.account or f.doubt:
         return None
+    account = f.account
     n, nodes = ("n", " for n nodes") if f.counts.tree else ("K", "")
     windows = f.counts.mean_K  # no whole number if windows were cut short at the end
     mean = "" if windows.is_integer() else f" (mean {n} = {windows:.2f})"
@@ -198,8 +212,12 @@ def account_line(f: Figures) -> str | None:
     )
 
 
-def engine_line(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
-    """Return what ran: the engine, and each model with its weight format."""
+def engine_line(record: RunRecord) -> str:
+    return what_runs(record.machine.engine_words, record.models, record.options)
+
+
+def what_runs(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
+    """Return what runs, or has run: the engine, and each model with its weight format."""
     names = []
     for model in models:
         role = ROLES.get(model.role, "copy")
@@ -228,14 +246,40 @@ def stand_in_words(model: Model) -> str:
     return f"{model.size} {model.stand_in.removeprefix('it ')}"
 
 
-def notes(record: RunRecord) -> Iterator[str]:
-    """Yield what else a reader of the figures has to know."""
+def notes(record: RunRecord) -> list[str]:
+    """Return what else a reader of the figures has to know."""
     f = record.figures
-    for model in record.models:
-        if model.stand_in:
-            yield stand_in_words(model)
+    notes = [stand_in_words(model) for model in record.models if model.stand_in]
     disturbed = f and disturbance(f.times)
     if disturbed and not f.doubt and not f.withheld:
-        yield disturbed
+        notes.append(disturbed)
     if record.timed and record.options.temperature > 0:
-        yield "--K auto depends on measured times, so the same seed may give another text next time"
+        notes.append("--K auto depends on measured times, so the same seed may give another text next time")
+    return [f"Note: {note}." for note in notes]
+
+
+def pack_line(record: RunRecord) -> str | None:
+    """Say what --pack would save. Not if threads waited for cores: reading the weights then took longer, too."""
+    saves = record.packable
+    if not saves or (record.figures and disturbance(record.figures.times)):
+        return None
+    where = os.path.join(record.options.models_dir, "packed")
+    return f"The next run begins {saves.seconds:.0f} s sooner with --pack: {bytes_in_words(saves.n_bytes)} in {where}"
+
+
+# ---- All of them, in order -------------------------------------------------------------------------------------------
+
+LINES = {
+    "speed": Kind(speed_line, CAME),  # the page's headline
+    "texts": Kind(texts_line, CAME, RESULT),
+    "law": Kind(law_line, CAME, RESULT),
+    "blog": Kind(blog_line, CAME, RESULT),
+    "acceptance": Kind(acceptance_line, WHY, RESULT),
+    "alpha": Kind(alpha_line, WHY, REASONS),
+    "time": Kind(time_line, WHY, REASONS),
+    "account": Kind(account_line, WHY, REASONS),
+    "advice": Kind(advice, WHY),  # below the page's predictions
+    "engine": Kind(engine_line, WHY, REASONS),
+    "note": Kind(notes, WHY, REASONS),
+    "pack": Kind(pack_line, WHY),
+}

@@ -129,7 +129,7 @@ def models_of(session: Session, drafted: bool = True) -> list[Model]:
 
 def engine_line(session: Session) -> str:
     """Return what would run: the engine, and each model with its weight format."""
-    return ending.engine_line(session.engine.words(), models_of(session), session.options)
+    return ending.what_runs(session.engine.words(), models_of(session), session.options)
 
 
 def rule_of(rule: Rule) -> RuleUsed:

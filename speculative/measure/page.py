@@ -27,8 +27,6 @@ from speculative.values import as_typed
 WEB = Path(__file__).parent / "web"
 STYLES = [WEB / "page.css"]
 SCRIPTS = [WEB / f"{name}.js" for name in ("elements", "text", "race", "glass", "grid")]
-RESULT = ("texts", "law", "blog", "acceptance")  # lines of the ending below the headline
-REASONS = ("alpha", "time", "account", "engine", "note")  # those that say why
 ORIGINS = {  # of a token -> its explanation
     "accepted": "proposed by the drafter, accepted by the target",
     "resampled": "sampled by the target after it rejected a draft",
@@ -95,7 +93,7 @@ def page_data(record: RunRecord) -> dict:
         "rule": rule_data(record.rule),
         "iterations": close_ups(record, speculative),
         "opening": opening(speculative),
-        "reasons": ending.texts_of(record, REASONS),
+        "reasons": ending.texts_of(record, ending.REASONS),
         "charts": tables.charts(f.counts),
         "table": tables.figure_rows(record),
         "advice": ending.text_of(record, "advice"),
@@ -105,7 +103,7 @@ def page_data(record: RunRecord) -> dict:
 
 def findings(record: RunRecord) -> dict:
     """Return the headline, and the lines below it that say what was measured."""
-    lines = [ending.sentence(ending.pace(record)), *ending.texts_of(record, RESULT)]
+    lines = [ending.sentence(ending.pace(record)), *ending.texts_of(record, ending.RESULT)]
     return {"headline": ending.headline(record), "lines": lines}
 
 

@@ -85,7 +85,7 @@ class Run:
         write_json(path, self.document)
 
     def __repr__(self) -> str:
-        return "\n".join(ending.texts_of(self.record))
+        return "\n".join(ending.texts_of(self.record, ending.CAME, ending.WHY))
 
     def _repr_html_(self) -> str:
         # In a frame with a sandbox: the page's style and scripts do not meet those of the notebook.

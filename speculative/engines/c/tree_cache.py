@@ -13,16 +13,16 @@ class TreeNetwork(CachedNetwork):
 
     def n_kept(self, x, parents=None) -> int:  # [n] twice
         """The same, after keys and values, such as those of an accepted path, were moved to their places in x."""
-        held = self.slots.held
+        held = self.contents.held
         n, elsewhere = held.match(self.rank, x, parents)
         if held.parents is None and parents is None:
             return n
         places = np.maximum.accumulate([*range(n), *elsewhere])  # [n_kept]
         lengths = np.searchsorted(places, held.lengths)  # [n_ranks]
-        self.slots.forget()  # an interruption of what follows leaves an empty cache and not a wrong one
+        self.contents.forget()  # an interruption of what follows leaves an empty cache and not a wrong one
         if elsewhere:
             self.forward.cache.move(np.array(elsewhere), n)
-        self.slots.held = Held(np.array(x[: len(places)]), lengths, parents)
+        self.contents.held = Held(np.array(x[: len(places)]), lengths, parents)
         return len(places)
 
     def tree_logits(self, x, tree: Tree, nodes=None):  # [n], [m] -> [m, n_vocab]
