@@ -27,7 +27,7 @@ from speculative.measure import measuring, turns
 from speculative.measure.advice import advice
 from speculative.measure.document import from_json, to_json
 from speculative.measure.doubt import NOISE, reason_to_doubt
-from speculative.measure.ending import lines, text_of
+from speculative.measure.ending import CAME, WHY, lines, text_of
 from speculative.measure.figures import figures
 from speculative.measure.measuring import Measured, measure
 from speculative.measure.observe import BLOG_TEXT, engine_line, first_unlike_the_blogs
@@ -168,7 +168,7 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     records[1].waited = waited
     f = figures(*records, measured_of(dict.fromkeys(range(2, 10), window), [0.75] * 60))
     record = recorded(run, records, f)
-    said = "\n".join(line.text for line in lines(record))
+    said = "\n".join(line.text for line in lines(record, CAME, WHY))
     speed = text_of(record, "speed")
     if not longer:
         assert f.account.mean_beta == pytest.approx(window, abs=0.1)
@@ -531,5 +531,5 @@ def test_a_run_is_the_same_after_it_was_written_and_read(pair, options, tmp_path
     again = from_json(json.loads((tmp_path / "run.json").read_text(encoding="utf-8")))
     assert again == run.record
     assert page(again) == run.html()
-    assert repr(run) == "\n".join(run.document["summary"]) == "\n".join(line.text for line in lines(again))
+    assert repr(run) == "\n".join(run.document["summary"]) == "\n".join(line.text for line in lines(again, CAME, WHY))
     assert [i["text"] for i in run.iterations] and "".join(i["text"] for i in run.iterations) == run.text

@@ -139,4 +139,8 @@ def plant(monkeypatch, place, old, new):
         for key, value in [*vars(user).items()]:
             if value is function:
                 monkeypatch.setattr(user, key, found[name])
+            for row_name, row in [*value.items()] if isinstance(value, dict) else ():  # of a table, such as LINES
+                if hasattr(row, "_fields") and any(cell is function for cell in row):
+                    cells = [found[name] if cell is function else cell for cell in row]
+                    monkeypatch.setitem(value, row_name, type(row)(*cells))
     monkeypatch.setattr(owner, name, found[name])

@@ -69,7 +69,7 @@ class CEngine(Engine):
         if not isinstance(network, CachedNetwork):
             return super().window_seconds(network, x, n_rows)
         with LOCK:
-            network.slots.cut(len(x))
+            network.contents.cut(len(x))
             seconds = network.forward.layer_seconds(n_rows, len(x))
         return seconds * network.weight_bytes / n_bytes(network.params["blocks"][0])
 
