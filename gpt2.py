@@ -83,8 +83,9 @@ def gpt2(inputs, wte, wpe, blocks, ln_f, n_head, cache=None, n_last=None):  # [n
     wte [n_vocab, n_embd] and wpe [n_ctx, n_embd] embed tokens and positions; blocks is the list of layers; the keys
     of its dicts are the argument names above, so the parameters are splatted straight in.
 
-    With a cache, inputs are the tokens that come after the cache.length tokens it holds: cache.attends has the attend
-    of each block, which appends the new keys and values to those of the earlier tokens and attends over them all.
+    A cache keeps the keys and values of the tokens before, cache.length in number, and inputs are the tokens after
+    these. So they are not computed again: cache.attends[i], in the place of block i's attention, adds the new keys and
+    values to the kept ones and attends over them all.
     """
     n_past = 0 if cache is None else cache.length
     attends = [attention] * len(blocks) if cache is None else cache.attends

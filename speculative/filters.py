@@ -105,7 +105,7 @@ def is_typical(p, epsilon: float, xp=np):  # [n, n_vocab] -> [n, n_vocab] bool
     jax.numpy.
 
     If the model is sure of the next token, a typical one has more than ε. If it could go many ways, e**-H(p) is about
-    1 over their number, and a share of that is enough.
+    1 over their number, and a share of that is enough. xp: numpy, or jax.numpy.
     """
     entropy = -xp.sum(p * xp.log(xp.maximum(p, xp.finfo(p.dtype).tiny)), axis=-1, keepdims=True)  # [n, 1]
     threshold = xp.minimum(epsilon, math.sqrt(epsilon) * xp.exp(-entropy))  # [n, 1]

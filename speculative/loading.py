@@ -162,7 +162,7 @@ class Models:
         size = specs[0].size
         hparams = specs[0].hparams
         files = look(folder)
-        in_place = in_place and not files.small  # whose weights are in memory in any case
+        in_place = in_place and not files.padded_from  # a padded model's weights are not read where they lie
         packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
         if crc32c.is_slow() and library():
             crc32c.compute_in_c(c_crc32c)

@@ -62,6 +62,7 @@ class Rule:
 
     def judge(self, proposal: Any, q, u: Iterator[float]) -> Judgement | None:  # q [m + 1, n_vocab]
         """Test the drafts. u: random numbers, one for each test. None if the tests are unknown."""
+        raise NotImplementedError
 
     def chances(self, step: Step) -> list[float]:
         """The chance of acceptance at each position that was tested; [] if it is unknown."""

@@ -133,6 +133,9 @@ class UserRule(Rule):
             raise UserError(f"the rule {self.name} returns {returned}: {should}")
         return tokens
 
+    def judge(self, proposal, q, u) -> None:  # q [m + 1, n_vocab]
+        """Its tests are unknown."""
+
 
 # ---- Both, by their names --------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ A folder holds them in OpenAI's form or in Hugging Face's.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from speculative.checkpoints import openai
+from speculative.checkpoints import hugging_face, openai
 from speculative.checkpoints.config import read_object
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.forms import OPENAI_VOCABULARY, SAFETENSORS, SHARDS, VOCABULARIES
@@ -23,7 +23,8 @@ class Checkpoint(NamedTuple):
     settings: str
     vocabulary: Sequence[str]
     weights: Sequence[str]
-    small: str | None  # the folder of the model that this one is padded from, which has the weights: see padded.py
+    read_index: Callable  # the paths of these -> the Index of their tensors
+    padded_from: str | None  # the folder of a smaller model, which has the weights: see padded.py
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -47,7 +48,8 @@ def look(folder: str) -> Checkpoint:
     weights = weights_of(folder, names)
     if small:
         weights = [os.path.join(small, name) for name in weights_of(small, names_in(small))]
-    return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights, small)
+    read_index = openai.read_index if weights[0].endswith(".index") else hugging_face.read_index
+    return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights, read_index, small)
 
 
 def names_in(folder: str) -> set[str]:

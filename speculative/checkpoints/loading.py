@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from speculative.blog.encoder import Encoder, get_encoder
-from speculative.checkpoints import hub, hugging_face, openai
+from speculative.checkpoints import hub
 from speculative.checkpoints.advice import advice, broken_link, has_own_weights
 from speculative.checkpoints.config import absorb, load_hparams, read_config
 from speculative.checkpoints.disk import bad_file
@@ -68,12 +68,11 @@ def load_params(
     convert and progress are called for each tensor: see build_params. Raises UserError.
     """
     files = look(folder)
-    read_index = openai.read_index if files.weights[0].endswith(".index") else hugging_face.read_index
-    index = read_index([files.path(name) for name in files.weights])
-    if not files.small:
+    index = files.read_index([files.path(name) for name in files.weights])
+    if not files.padded_from:
         config = read_config(files.path(files.settings))
         return build_params(index, hparams, absorb(config, convert), progress)
-    small = look(files.small)
+    small = look(files.padded_from)
     old = load_hparams(small.path(small.settings))
     tensors: dict = {}
     build_params(index, old, tensors.setdefault)

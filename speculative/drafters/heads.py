@@ -128,8 +128,8 @@ def head_tree(context: Context) -> Callable:
 SPEC = DrafterSpec(
     name=NAME,
     mark="h",
-    chain=lambda context: head_drafter(context),
-    tree=lambda context: head_tree(context),
+    chain=head_drafter,
+    tree=head_tree,
     roles=(NAME,),
     needs_weights=True,
     load=load,

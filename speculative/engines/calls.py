@@ -18,7 +18,8 @@ class Call(NamedTuple):
 
     @property
     def prefill(self) -> bool:
-        """True if the call read a prompt, or more of the text than the two tokens by which a draft may be behind."""
+        """True if the call read a prompt. A draft model may be two tokens behind, so up to two tokens more than rows
+        are no prompt."""
         return self.n_read > self.n_rows + 2 * self.n_texts
 
 

@@ -1,6 +1,9 @@
 """The weight formats: all that packing, the memory check and JAX must know of each.
 
 engine.c has a loop for each format. Here is the rounding of its weights in NumPy, for a machine without a compiler.
+
+To add one: an entry here; a line of FORMATS in c/arguments.h with its prepare_, times_, weight_ and pack_; and its name
+in the help of --dtype.
 """
 
 import math
@@ -112,7 +115,8 @@ ENTRIES = (
         embedding="int8",
     ),
 )
-FORMATS = {format.name: format for format in ENTRIES}  # the largest first
+# The most exact first: a copy's rank in the shared cache is its place here. float32 has to be first.
+FORMATS = {format.name: format for format in ENTRIES}
 
 
 def on_jax(name: str) -> OnJax:

@@ -85,7 +85,7 @@ class Strand:
             raise self.error
 
     def join(self) -> None:
-        """Wait until it waits, or has ended."""
+        """Wake the strand, and wait until it stops at an event or ends."""
         self.wakes_strand.put(None)
         while self.is_running:
             self.wakes_caller.get()
@@ -178,7 +178,8 @@ class Meeting:
         return [seat for seat in self.number_of if isinstance(seat.strand.event, kind)]
 
     def call(self, seats: Sequence[Seat]) -> None:
-        """Call one network for all texts that wait for it: the last one, so that a call of the target has all texts."""
+        """Of the networks that are waited for, call the innermost drafter's: the target waits until every text has its
+        drafts."""
         strands = [seat.strand for seat in seats]
         wanted = [strand.event.network.batch_network for strand in strands]
         network = max(wanted, key=self.networks.index)

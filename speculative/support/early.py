@@ -6,6 +6,7 @@ takes some milliseconds, in which the exception is shown as a line.
 
 import os
 import sys
+from typing import Any
 
 
 def end(*about: object) -> None:
@@ -14,7 +15,14 @@ def end(*about: object) -> None:
     os._exit(130)
 
 
-sys.excepthook = lambda kind, *error: (end if kind is KeyboardInterrupt else sys.__excepthook__)(kind, *error)
+def show(kind: type[BaseException], *error: Any) -> None:
+    """Show an exception that nothing has caught."""
+    if kind is KeyboardInterrupt:
+        end()
+    sys.__excepthook__(kind, *error)
+
+
+sys.excepthook = show
 
 import signal  # noqa: E402
 

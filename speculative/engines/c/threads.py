@@ -35,13 +35,13 @@ class ThreadPool:
         """Compute a pass: call is engine.c's struct GPT2. Raises ValueError for rows that C refuses."""
         call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
         run_pass = library().run_pass
-        result = run_pass(ctypes.byref(call), 0)
-        results = numbers("result")
-        if result == results["others_asleep"]:
+        names = [*numbers("result")]  # by its number
+        result = names[run_pass(ctypes.byref(call), 0)]
+        if result == "others_asleep":
             self.wake_workers(n_threads - 1)
-            result = run_pass(ctypes.byref(call), 1)
-        if result != results["done"]:
-            raise ValueError(REFUSALS[[*results][result]])
+            result = names[run_pass(ctypes.byref(call), 1)]
+        if result in REFUSALS:
+            raise ValueError(REFUSALS[result])
         self.look_for_cores(call)
 
     def wake_workers(self, n: int) -> None:

@@ -60,7 +60,7 @@ class Drafts(NamedTuple):
 
 
 class DeviceDecoder:
-    """Both algorithms for a pair of Networks, compiled: prefill and run."""
+    """Both algorithms for a pair of DeviceNetworks, compiled: a prompt is read, then calls run."""
 
     def __init__(
         self, target: DeviceNetwork, draft: DeviceNetwork, filters: Filters, draft_filters: Filters, rule: Rule
@@ -74,14 +74,14 @@ class DeviceDecoder:
         by_row = [self.by_row] * 4
         state = State(*by_row, draft.cache_sharding(1), target.cache_sharding(1))  # type: ignore[call-arg]
         shardings = state, target.everywhere, target.everywhere
-        self.run = jax.jit(self._run, static_argnames="K", donate_argnames="state", out_shardings=shardings)
+        self.run = jax.jit(self.run_calls, static_argnames="K", donate_argnames="state", out_shardings=shardings)
         self.prefill = {}
         for role, network in self.networks.items():
-            read = partial(self._prefill, role)
+            read = partial(self.read_prompts, role)
             cache = network.cache_sharding(1)
             self.prefill[role] = jax.jit(read, static_argnames="capacity", out_shardings=cache)
 
-    def _prefill(self, role, params, tokens, capacity):  # [n_batch, n_prompt] -> the cache
+    def read_prompts(self, role, params, tokens, capacity):  # [n_batch, n_prompt] -> the cache
         """Feed the prompts to a model."""
         network = self.networks[role]
 
@@ -90,7 +90,7 @@ class DeviceDecoder:
 
         return jax.vmap(feed, spmd_axis_name="data")(tokens)
 
-    def _run(self, params, state, seed, most, K):
+    def run_calls(self, params, state, seed, most, K):
         """Make up to `most` calls of the target -> State, number of calls, Output [CALLS, n_batch, ...]."""
         key = jax.random.key(seed)
         if len(state.n) > 1:
