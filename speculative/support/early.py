@@ -6,7 +6,6 @@ takes some milliseconds, in which the exception is shown as a line.
 
 import os
 import sys
-from typing import Any
 
 
 def end(*about: object) -> None:
@@ -15,7 +14,7 @@ def end(*about: object) -> None:
     os._exit(130)
 
 
-def show(kind: type[BaseException], *error: Any) -> None:
+def show(kind, *error) -> None:
     """Show an exception that nothing has caught."""
     if kind is KeyboardInterrupt:
         end()
