@@ -31,11 +31,18 @@ class TooManyPaths(UserError):
 
 
 def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) -> dict:
-    """program(rng) -> an outcome -> {outcome: its probability}. Raises UserError."""
+    """Run program(rng) -> an outcome along all its paths. Returns {outcome: its probability}.
+
+    A path is a list of branches, the number of the branch that is taken at each fork. A run follows the branches that
+    it is given, takes the first branch at each fork after them, appends that to the list, and leaves the paths of the
+    fork's other branches in WALK.left.
+
+    most: paths. reseeds: see Walk.start. Raises TooManyPaths, NotAll, and what the program raises.
+    """
     WALK.start(reseeds)
     rng = TracedRandom()
 
-    def outcome(branches):
+    def run(branches):
         WALK.begin(branches)
         return program(rng)
 
@@ -44,12 +51,14 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
     while WALK.left:
         if len(paths) >= most:
             raise TooManyPaths(f"a case has more than {most:,} paths")
-        result = outcome(WALK.left.pop())
-        paths.append((WALK.branches, result))
-        law[result] += WALK.weight
-    # A path has the same outcome again, after whichever other path, and the chances of all are the whole.
-    again = [paths[i * len(paths) // N_AGAIN] for i in range(N_AGAIN)]
-    if abs(sum(law.values()) - 1) > EXACT or any(outcome([*branches]) != result for branches, result in again):
+        branches = WALK.left.pop()
+        outcome = run(branches)
+        paths.append((branches, outcome))
+        law[outcome] += WALK.weight
+    is_whole = abs(sum(law.values()) - 1) <= EXACT
+    some = [paths[i * len(paths) // N_AGAIN] for i in range(N_AGAIN)]
+    # A path has the same outcome again, after whichever other path.
+    if not is_whole or any(run([*branches]) != outcome for branches, outcome in some):
         raise NotAll
     return dict(law)
 

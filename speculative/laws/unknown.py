@@ -14,7 +14,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from speculative.laws.races import is_first, largest, largest_first
 from speculative.laws.uniform import ENDS, MOST, Formula, NotFollowed, Number, ends_of, switch
 
-DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)
+DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random numbers: races.is_first
 
 
 class UnknownNumber(Number, NDArrayOperatorsMixin):
@@ -29,7 +29,7 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         if method != "__call__" or options or (out and out[0] is not self):
             raise NotFollowed(f"{ufunc.__name__} of random numbers cannot be followed")
         if not all(map(is_number, inputs)):
-            return self.with_arrays(ufunc, inputs)
+            return with_arrays(ufunc, inputs)
         if ufunc in DUELS:
             number, other = inputs
             if isinstance(number, UnknownNumber) and isinstance(other, UnknownNumber) and number.u is not other.u:
@@ -42,15 +42,6 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         torch = sys.modules["torch"]
         tensors = [torch.tensor(x) if isinstance(x, UnknownNumber) else x for x in args]
         return function(*tensors, **kwargs or {})
-
-    def with_arrays(self, ufunc, inputs):
-        """The ufunc of inputs with arrays or tensors among them, as one of them."""
-        if any(map(is_tensor, inputs)):
-            arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
-            return sys.modules["torch"].tensor(ufunc(*arrays))
-        objects = [np.asarray(x, object) for x in inputs]
-        results = ufunc(*objects)
-        return results.view(Numbers) if results.dtype == object else results
 
     def __getattr__(self, name: str):
         """A method of the name of a ufunc, for which NumPy asks the numbers of an array."""
@@ -88,6 +79,16 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         raise NotFollowed("a random number as a float cannot be followed: compare it as it is")
 
 
+def with_arrays(ufunc, inputs) -> Any:
+    """The ufunc of inputs with arrays or tensors among them, as one of them."""
+    if any(map(is_tensor, inputs)):
+        arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
+        return sys.modules["torch"].tensor(ufunc(*arrays))
+    objects = [np.asarray(x, object) for x in inputs]
+    results = ufunc(*objects)
+    return results.view(Numbers) if results.dtype == object else results
+
+
 def computed(function: Any, inputs: list) -> Any:
     """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
     not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
@@ -97,7 +98,8 @@ def computed(function: Any, inputs: list) -> Any:
     [u] = numbers
     formula = Formula(function, tuple(x.formula if isinstance(x, UnknownNumber) else x for x in inputs))
     first, last = ends_of(formula)
-    if first == last or first != first:
+    is_nan = first != first
+    if first == last or is_nan:
         return first
     if first.dtype != bool:
         return UnknownNumber(u, formula)
@@ -147,6 +149,8 @@ def is_tensor(x: Any) -> bool:
 
 
 class AnyFloat(type):
+    """isinstance(x, float) is true of each float, also where float is the class below."""
+
     def __instancecheck__(cls, x):
         return isinstance(x, float)
 
