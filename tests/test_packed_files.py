@@ -20,7 +20,7 @@ from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
-from speculative.measure import observe
+from speculative.measure import ending, observe
 
 pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 
@@ -77,6 +77,7 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
 
 def test_pack_then_run_then_run_without(models, command, monkeypatch):
     monkeypatch.setattr(observe, "PACK_SECONDS", 0)
+    monkeypatch.setattr(ending, "disturbance", lambda times: None)  # a busy machine says nothing of packs
     monkeypatch.setattr(fast, "LARGE_BYTES", 0)
     monkeypatch.setattr(CEngine, "copy_pays", lambda engine, N: True)  # so --fast makes a copy: three packs
     words = f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1 --fast"

@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from dataclasses import is_dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -139,6 +140,10 @@ def plant(monkeypatch, place, old, new):
         for key, value in [*vars(user).items()]:
             if value is function:
                 monkeypatch.setattr(user, key, found[name])
+            if is_dataclass(value) and not isinstance(value, type):  # such as a DrafterSpec
+                for field, content in [*vars(value).items()]:
+                    if content is function:
+                        monkeypatch.setitem(vars(value), field, found[name])
             for row_name, row in [*value.items()] if isinstance(value, dict) else ():  # of a table, such as LINES
                 if hasattr(row, "_fields") and any(cell is function for cell in row):
                     cells = [found[name] if cell is function else cell for cell in row]
