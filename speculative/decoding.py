@@ -12,7 +12,7 @@ from speculative.loops import Loops
 from speculative.rules import Rule, papers_chances
 from speculative.sampling import Proposal, Step
 from speculative.step_times import StepTimes
-from speculative.steps import TextCall, TextStep, origins_of
+from speculative.steps import StepOfText, TextStep, origins_of
 from speculative.trees import Tree, path_of
 
 
@@ -62,11 +62,11 @@ class TextDecode:
     def steps(self, name: str, N: int) -> Iterator[TextStep]:
         """Yield each step of a decoder with its text and its times, until all texts are complete."""
         times = StepTimes(self.session.logs)
-        calls = self.loops.calls(name, self.inputs, N, self.rngs, self.is_stopped)
+        rounds = self.loops.rounds(name, self.inputs, N, self.rngs, self.is_stopped)
         is_last = False
         while not is_last:
             times.begin()
-            served = next(calls, None)
+            served = next(rounds, None)
             times.end()
             if not served:
                 break
@@ -78,19 +78,19 @@ class TextDecode:
             if rest := text.flush():
                 yield TextStep([], pieces=[rest], text_index=index)
 
-    def text_step(self, call: TextCall) -> TextStep:
+    def text_step(self, call: StepOfText) -> TextStep:
         """A call's step with its text and without times."""
         step = call.step
         proposal = step.proposal
         plan = self.session.plan
-        u = self.rngs[call.text_index].take()
-        pieces = pieces_of(step.tokens, self.texts[call.text_index])
+        u = self.rngs[call.place].take()
+        pieces = pieces_of(step.tokens, self.texts[call.place])
         n = len(pieces)  # tokens that belong to the text
         chances, papers = chances_of(call, plan.rule)
         text_step = TextStep(
             tokens=step.tokens[:n],
             pieces=pieces,
-            text_index=self.first + call.text_index,
+            text_index=self.first + call.place,
             origins=origins_of(step)[:n],
             drafted=step.n_drafted,
             accepted=min(step.n_accepted, n),
@@ -109,7 +109,7 @@ class TextDecode:
         return text_step
 
 
-def chances_of(call: TextCall, rule: Rule) -> tuple[list[float], list[float]]:
+def chances_of(call: StepOfText, rule: Rule) -> tuple[list[float], list[float]]:
     """The chance of acceptance of each tested draft by the rule, and by the paper's if the rule changes its test."""
     if call.chances is not None:
         return call.chances, []

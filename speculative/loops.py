@@ -16,7 +16,7 @@ from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
 from speculative.plan import Plan
 from speculative.rules import TOKEN
 from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
-from speculative.steps import TextCall
+from speculative.steps import StepOfText
 from speculative.support.progress import working
 from speculative.trees import TreeAdapter
 
@@ -37,12 +37,12 @@ class Loops(Protocol):
     def ready(self, prompts: Sequence, N: int) -> None:
         """Do before a decode what is not part of its time. prompts: token ids [n_prompts][n]."""
 
-    def calls(
+    def rounds(
         self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable
-    ) -> Iterator[Sequence[TextCall]]:
-        """Yield the result of each call of the target: a TextCall for each text that it served, of N tokens at most.
-        name: one of DECODERS. rngs: the random numbers of each text. stopped(text_index): True if the caller needs no
-        more tokens of this text."""
+    ) -> Iterator[Sequence[StepOfText]]:
+        """Yield, for each call of the target, the step that it gave each text, of N tokens at most. name: one of
+        DECODERS. rngs: the random numbers of each text. stopped(place): True if the caller needs no more tokens of
+        this text."""
 
 
 class PythonLoops:
@@ -143,19 +143,19 @@ class PythonLoops:
 
     # ---- The loops ---------------------------------------------------------------------------------------------------
 
-    def calls(self, name, prompts, N, rngs, stopped) -> Iterator:
+    def rounds(self, name, prompts, N, rngs, stopped) -> Iterator:
         """One prompt, or as many together as --batch says: each text has its own loop, caches and random numbers, and a
         call of a model computes the rows of all texts that wait for it, to the bit those of each alone."""
         if self.batch == 1:
-            return self.calls_of_one(name, prompts, N, rngs)
-        return self.calls_together(name, prompts, N, rngs, stopped)
+            return self.rounds_of_one(name, prompts, N, rngs)
+        return self.rounds_together(name, prompts, N, rngs, stopped)
 
-    def calls_of_one(self, name, prompts, N, rngs) -> Iterator:
+    def rounds_of_one(self, name, prompts, N, rngs) -> Iterator:
         [x], [rng] = prompts, rngs
         for step in self.steps(name, x, N, rng, self.models):
-            yield [TextCall(0, step)]
+            yield [StepOfText(0, step)]
 
-    def calls_together(self, name, prompts, N, rngs, stopped) -> Iterator:
+    def rounds_together(self, name, prompts, N, rngs, stopped) -> Iterator:
         texts = [partial(self.steps, name, x, N, rng) for x, rng in zip(prompts, rngs, strict=True)]
         loaded = {role: self.models[role] for role in self.plan.roles}
         n_seats = min(len(texts), self.batch)

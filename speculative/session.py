@@ -215,7 +215,7 @@ class Session(Generic[AnyOptions]):
 
     def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
-        for [served] in self.loops.calls(name, [x], N, [rng], lambda text_index: False):
+        for [served] in self.loops.rounds(name, [x], N, [rng], lambda place: False):
             yield served.step
 
     def forget(self) -> None:

@@ -7,10 +7,10 @@ from speculative.sampling import Step
 from speculative.trees import children_of, path_of
 
 
-class TextCall(NamedTuple):
-    """What a call of the target gave for one text."""
+class StepOfText(NamedTuple):
+    """The step that a call of the target gave to one text."""
 
-    text_index: int
+    place: int  # of the text in the group that is decoded
     step: Step
     chances: list[float] | None = None  # of acceptance of its drafts, from a loop on a device; None: the rule computes
     # them from p and q, which such a loop does not keep

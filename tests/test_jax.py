@@ -52,13 +52,13 @@ def loop_of(pair, filters=GREEDY, draft_filters=GREEDY, rule=TOKEN, least=1):
     return DeviceLoops(decoder, K, [deque(), deque()])
 
 
-def calls_of(loop, prompts, N, K, numbers, batch=1, stopped=lambda text_index: False):
+def rounds_of(loop, prompts, N, K, numbers, batch=1, stopped=lambda place: False):
     loop.K, loop.batch = K, batch
-    return loop.calls("speculative" if K else "autoregressive", prompts, N, [numbers], stopped)
+    return loop.rounds("speculative" if K else "autoregressive", prompts, N, [numbers], stopped)
 
 
 def steps_of(loop, x, N, K, numbers):
-    return [step for [(_, step, _)] in calls_of(loop, [x], N, K, numbers)]
+    return [step for [(_, step, _)] in rounds_of(loop, [x], N, K, numbers)]
 
 
 @pytest.fixture(scope="module")
@@ -228,11 +228,11 @@ FILTERS = Filters(0.8, top_p=0.9)
 N_ROWS = 5_000
 
 
-def by_prompt(calls, n):
+def by_prompt(rounds, n):
     """The Steps of each prompt."""
     steps = [[] for _ in range(n)]
-    for text_index, step, _ in itertools.chain(*calls):
-        steps[text_index].append(step)
+    for place, step, _ in itertools.chain(*rounds):
+        steps[place].append(step)
     return steps
 
 
@@ -250,7 +250,7 @@ def test_the_texts_are_distributed_as_the_targets_own(over_three_tokens):
     for text in itertools.product(range(3), repeat=3):
         q = model([1, *text[:2]], 3)
         expected[text] = N_ROWS * float(np.prod([q[i, token] for i, token in enumerate(text)]))
-    steps = by_prompt(calls_of(loop, [[1]] * N_ROWS, 3, 2, rng(1), N_ROWS), N_ROWS)
+    steps = by_prompt(rounds_of(loop, [[1]] * N_ROWS, 3, 2, rng(1), N_ROWS), N_ROWS)
     counts = Counter(tuple(decoded(of_one)) for of_one in steps)
     possible = [text for text in expected if expected[text] > 0]
     assert {*counts} <= {*possible}
@@ -273,7 +273,7 @@ def test_the_numbers_depend_on_the_seed_the_prompt_and_the_position(over_three_t
     for begun in (first.tokens, first.tokens + second.tokens):
         assert begun + tokens([*x, *begun], 16 - len(begun), 1) == whole
     assert tokens(x, 16, 2) != whole
-    together = by_prompt(calls_of(loop, [x] * 3, 16, 2, rng(1), N_ROWS), 3)
+    together = by_prompt(rounds_of(loop, [x] * 3, 16, 2, rng(1), N_ROWS), 3)
     assert len({str(decoded(steps)) for steps in together}) == 3
     assert decoded(together[0]) == whole
 

@@ -57,9 +57,9 @@ def on_mesh(n_data, n_model):
         DeviceDecoder(network, drafts, Filters(0.9), Filters(0.9), TOKEN), 3, [deque(), deque()], batch=4
     )
     texts = [[] for _ in PROMPTS]
-    for steps in loop.calls("speculative", PROMPTS, 12, [np.random.default_rng(1)], lambda text_index: False):
-        for text_index, step, _ in steps:
-            texts[text_index] += step.tokens
+    for steps in loop.rounds("speculative", PROMPTS, 12, [np.random.default_rng(1)], lambda _: False):
+        for number, step, _ in steps:
+            texts[number] += step.tokens
     state, _ = loop.start(Group(PROMPTS[:4], 0, 12, 3, *lengths_of(PROMPTS, 12, 3)))
     model = cached(network)
     arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.forward.new_cache()

@@ -99,9 +99,9 @@ class Drawn:
         loops.ready(prompts, self.N)
         rngs = self.streams["speculative"].spawn(len(prompts))
         steps: list[list[Step]] = [[] for _ in prompts]
-        for served in loops.calls("speculative", prompts, self.N, rngs, lambda text_index: False):
-            for call in served:
-                steps[call.text_index].append(call.step)
+        for served in loops.rounds("speculative", prompts, self.N, rngs, lambda place: False):
+            for place, step, _ in served:
+                steps[place].append(step)
         for x, of_text in zip(prompts, steps, strict=True):
             self.rows_alone(x, of_text)
 

@@ -15,9 +15,9 @@ from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL
 from speculative.engines.network import check_finite
 from speculative.sampling import Proposal, Step
-from speculative.steps import TextCall
+from speculative.steps import StepOfText
 
-ROUND = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
+MULTIPLE = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
 N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
 
 
@@ -39,7 +39,7 @@ class Prefill(NamedTuple):
     target: float
 
 
-class Round(NamedTuple):
+class Run(NamedTuple):
     """The calls of the target that one run of the loop makes."""
 
     state: State
@@ -122,15 +122,15 @@ class DeviceLoops:
 
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
-    def calls(
+    def rounds(
         self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable
-    ) -> Iterator[list[TextCall]]:
-        """Decode N tokens for each of the prompts with the decoder `name`. Yield for each call of the target a
-        TextCall, whose Step has no distributions, for each prompt that it served.
+    ) -> Iterator[list[StepOfText]]:
+        """Decode N tokens for each of the prompts with the decoder `name`. Yield, for each call of the target, the step
+        that it gave each prompt, without distributions.
 
         `batch` of them are decoded together. The tokens of a prompt depend on its number, not on its neighbours.
         rngs: the first gives the seed of all.
-        stopped(text_index): True if the caller needs no more tokens of this prompt.
+        stopped(place): True if the caller needs no more tokens of this prompt.
         """
         K = self.K_of(name, N)
         lengths = lengths_of(prompts, N, K)
@@ -139,21 +139,21 @@ class DeviceLoops:
         for first in range(0, len(prompts), self.batch):
             end = first + self.batch
             group = Group(prompts[first:end], first, N, K, *lengths)
-            yield from self.calls_of_group(group, seed, stopped)
+            yield from self.rounds_of_group(group, seed, stopped)
 
-    def calls_of_group(self, group: Group, seed: int, stopped: Callable) -> Iterator[list[TextCall]]:
+    def rounds_of_group(self, group: Group, seed: int, stopped: Callable) -> Iterator[list[StepOfText]]:
         """The same for prompts that are decoded together."""
         first = group.first
         slots = [*range(len(group.prompts))]  # of the texts that are not complete
         clock = Clock()
         state, prefill = self.start(group)
         while slots:
-            state, n_calls, output, seconds = self.timed_round(state, seed, group.K)
+            state, n_calls, output, seconds = self.timed_run(state, seed, group.K)
             has_drafts = output.n_allowed[:n_calls].any(axis=1)  # [n_calls]
             scoring = seconds / (n_calls + self.drafting_ratio * has_drafts.sum())
             for i in range(n_calls):
                 slots = [slot for slot in slots if not stopped(first + slot)]
-                served = [served_by(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
+                served = [step_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
                 if not served:
                     break
                 self.log_call(clock, group, scoring, prefill, has_drafts[i])
@@ -173,12 +173,12 @@ class DeviceLoops:
             clock.log(self.target_log, prefill.target, group.n_prompt, 0)
         clock.log(self.target_log, scoring, K + 1, K + 1)
 
-    def timed_round(self, state: State, seed: int, K: int) -> Round:
+    def timed_run(self, state: State, seed: int, K: int) -> Run:
         """Go on for as many calls as one run makes."""
         began = time.perf_counter()
         state, n_calls, output = self.run(state, seed, K)
         output = jax.tree.map(np.array, output)
-        return Round(state, int(n_calls), output, time.perf_counter() - began)
+        return Run(state, int(n_calls), output, time.perf_counter() - began)
 
     def start(self, group: Group) -> tuple[State, Prefill]:
         """Feed the prompts to both models; with K = 0, to the target alone."""
@@ -217,13 +217,13 @@ def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
     token."""
     longest = max(map(len, prompts))
     most = longest + N + K + SMALL
-    capacity = most + -most % ROUND
+    capacity = most + -most % MULTIPLE
     n_prompt = max(SMALL, power_of_two(longest))
     return min(n_prompt, capacity), capacity
 
 
-def served_by(text_index: int, output: Output, i: int, slot: int) -> TextCall:
-    """The result of call i for one prompt. Raises UserError if a model's logits are not finite."""
+def step_of(place: int, output: Output, i: int, slot: int) -> StepOfText:
+    """The step that call i gave one prompt. Raises UserError if a model's logits are not finite."""
     own = jax.tree.map(lambda field: field[i, slot], output)
     m = int(own.n_allowed)
     n_tokens = int(own.n_tokens)
@@ -236,4 +236,4 @@ def served_by(text_index: int, output: Output, i: int, slot: int) -> TextCall:
     tokens = own.tokens[:n_tokens].tolist()
     drafts = own.drafts[:m].tolist()
     chances = own.alpha[:m][:n_tokens].tolist()
-    return TextCall(text_index, Step(tokens, Proposal(drafts, ()), ()), chances)
+    return StepOfText(place, Step(tokens, Proposal(drafts, ()), ()), chances)
