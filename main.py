@@ -16,7 +16,7 @@ from speculative.measure.turns import timed_turns
 from speculative.options import Options
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.session import Session
-from speculative.support.guard import guarded
+from speculative.support.errors import guarded
 from speculative.verify.checks import verify
 
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]  # as in the blog's main.py

@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
 from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
-from speculative.support.guard import guarded
+from speculative.support.errors import guarded
 
 __all__ = ["download_gpt2_files", "load_encoder_hparams_and_params", "load_gpt2_params_from_tf_ckpt"]
 

@@ -5,8 +5,7 @@ import sys
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 from benchmarks import grid
-from speculative.support.errors import UserError, did_you_mean
-from speculative.support.guard import guarded
+from speculative.support.errors import UserError, did_you_mean, guarded
 
 FILES = {  # {name of a file: help}
     "theory": "the formulas of Leviathan et al., with a run's point; a picture",

@@ -7,7 +7,7 @@ from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli import replay
 from speculative.cli.command import run
 from speculative.laws import check as check_law
-from speculative.support.guard import guarded
+from speculative.support.errors import guarded
 
 COMMANDS = {"law": check_law.main, "page": replay.main}
 

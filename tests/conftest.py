@@ -23,7 +23,7 @@ from speculative import load_pair
 from speculative.checkpoints.tensors import checkpoint_shapes, masked_crc32c
 from speculative.measure import measuring, turns
 from speculative.options import DEMO
-from speculative.support.guard import guarded
+from speculative.support.errors import guarded
 from speculative.verify.checks import PROMPTS, verify
 from utils import load_encoder_hparams_and_params
 

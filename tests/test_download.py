@@ -173,7 +173,7 @@ def test_nothing_is_written_through_a_link(server, get, tmp_path):
 DOWNLOAD = """
 import sys
 from speculative.checkpoints.download import download
-from speculative.support.guard import guarded
+from speculative.support.errors import guarded
 url, path, sha256 = sys.argv[1:]
 guarded(lambda: download(url, path, sha256))
 """

@@ -16,8 +16,7 @@ from tiny import ROOT, python
 from speculative.cli import display
 from speculative.options import Options
 from speculative.steps import TextStep
-from speculative.support.errors import UserError
-from speculative.support.guard import guarded
+from speculative.support.errors import UserError, guarded
 from speculative.support.terminal import PRINTABLE
 
 TINY = ["--demo", "--target_model_size=tiny-target"]
@@ -42,7 +41,7 @@ def end(process, number):
 def test_a_signal_ends_a_command_and_takes_back_a_file(number, status, tmp_path):
     code = f"""
 import time
-from speculative.support import files, guard
+from speculative.support import errors, files
 
 def write():
     with files.replacing({str(tmp_path / "file")!r}) as part:
@@ -50,7 +49,7 @@ def write():
         print("ready", flush=True)
         time.sleep(600)
 
-guard.guarded(write, "interrupted: and how to go on")
+errors.guarded(write, "interrupted: and how to go on")
 """
     (tmp_path / "file").write_text("old")
     process = start("-c", code)

@@ -18,7 +18,7 @@ COMMIT = "0123456789abcdef" * 2 + "01234567"
 SETTINGS = CONFIG | {"vocab_size": 2048}
 LOAD = """
 import sys, utils
-from speculative.support.guard import guarded
+from speculative.support.errors import guarded
 guarded(lambda: print(utils.load_encoder_hparams_and_params(*sys.argv[1:])[2]["wte"].tobytes().hex()[:64]))
 """
 

@@ -125,7 +125,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_ends_the_run_in_one_line(tmp_path
         import os
         import numpy as np
         from speculative.checkpoints.disk import mapped
-        from speculative.support.guard import guarded
+        from speculative.support.errors import guarded
         array = np.frombuffer(mapped("{tmp_path}/pack").content, np.float32)
         os.truncate("{tmp_path}/pack", 1)
         guarded(lambda: np.dot(array, array))"""

@@ -13,8 +13,7 @@ import importlib
 from importlib.util import find_spec
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports of a command is one line
-from speculative.support.errors import UserError, install
-from speculative.support.guard import guarded
+from speculative.support.errors import UserError, guarded, install
 
 LIBRARIES = ("jax", "optax", "safetensors")  # that a small installation lacks
 

@@ -40,7 +40,7 @@ def errors_as_lines() -> Iterator[None]:
     except UserError as error:
         raise NotFollowed(as_line(error)) from error
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.guard ends the process
+        if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.signals ends the process
             raise
         raise UserError(as_line(error, type(error).__name__)) from error
 

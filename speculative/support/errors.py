@@ -1,11 +1,14 @@
-"""Errors that a user sees as one line, and their wording."""
+"""Errors that a user sees as one line, their wording, and the guard that ends a command by one of them."""
 
 import contextlib
 import difflib
+import os
 import re
-from collections.abc import Collection, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator
 from textwrap import shorten
 
+from speculative.support.signals import handle_signals, prepare_streams
 from speculative.support.terminal import one_line, without_secrets
 
 EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "jax"}  # a library -> its extra
@@ -72,3 +75,38 @@ def explanation(error: Exception) -> str:
 def install_library(library: str) -> str:
     """Return the command that installs a library, with all others of its extra."""
     return install(EXTRAS[library]) if library in EXTRAS else f"pip install {library}"
+
+
+# ---- The end of a command --------------------------------------------------------------------------------------------
+
+
+def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> None:
+    """Call action(), the whole of a command. A foreseen error ends the process with one line and status 2.
+
+    Ctrl-C ends it with the line `interrupted` and status 130, SIGTERM with status 143. An unforeseen exception shows
+    its traceback, by which it can be repaired.
+    """
+    prepare_streams()
+    try:
+        handle_signals()
+        action()
+        sys.stdout.flush()  # here, so that a full disk is explained
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        print(interrupted, file=sys.stderr, flush=True)
+        os._exit(130)  # at once: Python's own way out waits for threads, in which JAX may compile for a minute
+    except Exception as error:
+        message = explanation(error)
+        if not message:
+            raise
+        if isinstance(error, OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
+        if isinstance(error, BrokenPipeError):  # nobody reads on
+            sys.exit(128 + 13)  # as a shell says of a program that SIGPIPE ended
+        fail(message)
+
+
+def fail(message: str) -> None:
+    """End the process with one line on standard error and status 2."""
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    sys.exit(2)
