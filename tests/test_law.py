@@ -248,7 +248,6 @@ DRAFT, U, RATIO = "sample(p[-1])", "np.random.random()", "q[i][j] / p[i][j]"
 CHOICE = "np.random.choice(np.arange(len(p)), p=p)"
 Q, WINDOW = "        q = ", "        for i, j"
 FILTER = "the tokens follow the target's rows without their unlikely tokens: a filter on one side"
-MORE = "more than N tokens are added"
 TWICE = "random numbers are used twice: a seed or a generator of the same seed begins again"
 
 # fmt: off
@@ -305,8 +304,8 @@ OTHER_MISTAKES = [
     (None, "    while", "    count = 0\n    while", BONUS, "sample(q[-1 - (count > 1)])", "trust = True", "count += 1"),
     (None, BONUS, "sample(top(q[-1], 2))"),
     # the window
-    (MORE, "[*x, j]", "[*x, j] if i < 2 else [*x, j, j]"),
-    (MORE, "x, T = [*x], len(x) + N", "x, T = [*x][-3:], len(x) + N"),
+    (None, "[*x, j]", "[*x, j] if i < 2 else [*x, j, j]"),
+    (None, "x, T = [*x], len(x) + N", "x, T = [*x][-3:], len(x) + N"),
     (None, f"[*x, sample({REST})]", f"[*x_draft[: n + i + (i > 0)], sample({REST})]"),
     (None, "return x\n", "return [*x[: T - N], *x[T - N :][::-1]]\n"),
     # random numbers
