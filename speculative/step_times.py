@@ -18,7 +18,12 @@ def in_order(role_call: RoleCall) -> tuple:
 
 @dataclass
 class StepTimes:
-    """The times of steps, by the clock and by the models' logs."""
+    """The times of steps, by the clock and by the models' logs.
+
+    begin() and end() stand around the work of a round: its seconds are added to those that are in no step yet.
+    write() gives the round's first step the calls that were logged since begin(), and its seconds of that sum.
+    What write() leaves of the sum goes to later rounds: on a device the work of several is done in the first.
+    """
 
     logs: Mapping[str, deque[Call]]  # by role
     last: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the step
@@ -33,8 +38,8 @@ class StepTimes:
         self.unassigned_seconds += time.perf_counter() - self.began
 
     def calls(self) -> list[RoleCall]:
-        """The calls made since begin(). A log may also hold calls of another thread that uses the model: a call that
-        began earlier is not of this step."""
+        """The models' calls since begin(). A log may also hold calls of another thread that uses the model: a call
+        that began earlier is not of this step."""
         made = []
         for role, log in self.logs.items():
             for call in reversed(log.copy()):

@@ -25,29 +25,38 @@ class TextStep:
     step, which has no tokens.
     """
 
+    # ---- Its tokens --------------------------------------------------------------------------------------------------
+
     tokens: list[int]  # its tokens; in JSON their number, as the sample has their ids
     drafted: int = 0  # number of drafts
     accepted: int = 0  # number of accepted drafts
+    pieces: list[str] = field(default_factory=list)  # text of each token
+    origins: list[str] = field(default_factory=list)  # of each token: accepted, resampled, bonus or autoregressive
+    text_index: int = field(default=0, compare=False)  # of its text, if there are several. Not in JSON
+
+    # ---- Its times ---------------------------------------------------------------------------------------------------
+
     drafting: float = 0.0  # seconds of Step 1
     scoring: float = 0.0  # seconds of the target's call
     seconds: float = 0.0  # seconds in all
     derived: bool = False  # whether the times are means over a loop on a device
-    calls: list[tuple] = field(default_factory=list)  # (role, seconds after the step began, seconds)
+    # of the models, as in their logs: (role, seconds after the step began, seconds)
+    calls: list[tuple] = field(default_factory=list)
     draft_prefill: bool = False  # whether the draft model also read the prompt: not counted in t_draft
     prefill: bool = False  # whether the target also read the prompt: not counted in t_target
+
+    # ---- Its chances and where they come from ------------------------------------------------------------------------
+
     alpha: list[float] = field(default_factory=list)  # chance of acceptance of each tested draft
     alpha_token: list[float] = field(default_factory=list)  # the same by the paper's rule, if the rule changes its test
+    # the target's probability of each token, except of a tree. Not in JSON
+    q_of_tokens: list[float] = field(default_factory=list, compare=False)
     source: list[str] = field(default_factory=list)  # the drafter of each draft, if its proposal names it
     # of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
     levels: dict[str, list] = field(default_factory=dict)
     # "tokens" and "parents" of a tree's nodes, except node 0, the text's last token; "path": the accepted nodes
     tree: dict | None = None
     details: dict | None = None  # the tests and draws, if they were wanted
-    pieces: list[str] = field(default_factory=list)  # text of each token
-    origins: list[str] = field(default_factory=list)  # of each token: accepted, resampled, bonus or autoregressive
-    # Not in JSON: the index of the text, if there are several; the target's probability of each token, except of a tree
-    text_index: int = field(default=0, compare=False)
-    q: list[float] = field(default_factory=list, compare=False)
 
     @property
     def text(self) -> str:

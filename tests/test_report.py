@@ -101,8 +101,10 @@ def scripted(N=60, K=4, alpha=0.75, t_draft=0.1, window=lambda rows: 1 + 0.1 * r
         k = min(K, left - 1)
         accepted = next((n for n in range(k) if rng.random() >= alpha), k)
         scoring = window(k + 1)
-        step = TextStep([0] * (accepted + 1), k, accepted, k * t_draft, scoring, k * t_draft + scoring)
-        step.alpha, step.q = [alpha] * min(accepted + 1, k), [1.0] * (accepted + 1)
+        drafting = k * t_draft
+        times = {"drafting": drafting, "scoring": scoring, "seconds": drafting + scoring}
+        step = TextStep([0] * (accepted + 1), k, accepted, **times)
+        step.alpha, step.q_of_tokens = [alpha] * min(accepted + 1, k), [1.0] * (accepted + 1)
         step.source = ["model"] * k
         mine.append(step)
         left -= accepted + 1
@@ -273,7 +275,7 @@ def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(mon
     asked = []  # each takes ten seconds
     monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: 10 * len(asked)))
     model = Mock(side_effect=lambda x, n: asked.append(n) or np.full((n, 2), 0.5), last_logits=np.eye(64, 2))
-    sample = [TextStep([0], drafted=1, source=["model"], q=[1.0])] * 64 * 5
+    sample = [TextStep([0], drafted=1, source=["model"], q_of_tokens=[1.0])] * 64 * 5
     chances, margins = measuring.chances_by_place(model, [0], sample, until)
     assert chances == [0.5] * 64 * 5
     assert margins == pytest.approx(([1.0] * 2 + [0.0] * 62) * n_blocks + [2 / 64] * 64 * (5 - n_blocks))

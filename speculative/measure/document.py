@@ -25,7 +25,7 @@ FIGURES = {  # fields of Figures, and of its parts, whose own fields stand besid
     "predictions": Predictions,
 }
 SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
-NOT_WRITTEN = ("text_index", "q")  # of a TextStep
+NOT_WRITTEN = ("text_index", "q_of_tokens")  # of a TextStep
 
 
 def to_json(record: RunRecord) -> dict:

@@ -101,7 +101,7 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
     after it the mean of what the model told stands for the rest.
     """
     tokens = [token for step in steps for token in step.tokens]
-    q = [q_i for step in steps for q_i in step.q]
+    q = [q_i for step in steps for q_i in step.q_of_tokens]
     N = len(tokens)
     p, margins = ask(model, x, tokens, until)
     ratios = p / np.array(q[: len(p)])  # [n_asked]
