@@ -26,7 +26,7 @@ from speculative.laws import drawn, texts
 from speculative.laws.cases import CASES, in_rounds
 from speculative.laws.forms import Form
 from speculative.laws.mistakes import LOOP, MISTAKES, patched
-from speculative.laws.paths import EXACT, NotAll, distance, law_of
+from speculative.laws.paths import EXACT, NotRepeatable, distance, law_of
 from speculative.laws.texts import errors_as_lines, followed, law_of_texts
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
@@ -693,7 +693,7 @@ def test_a_program_that_sees_the_path_before_has_no_law():
         seen.append(rng.random() < 0.5)
         return tuple(seen[-2:])
 
-    with pytest.raises(NotAll):
+    with pytest.raises(NotRepeatable):
         law_of(program)
 
 

@@ -86,7 +86,7 @@ class Kind(NamedTuple):
 
     target: Callable  # target(rng, n_vocab) -> q [n_vocab]
     draft: Callable  # draft(rng, q) -> p [n_vocab]
-    places: tuple[int, ...] | None = None  # tokens after the prompt; if there are fewer or more, p and q are one-hot
+    offsets: tuple[int, ...] | None = None  # tokens after the prompt; if there are fewer or more, p and q are one-hot
 
 
 def few_forks(forks: float) -> Kind:
@@ -160,7 +160,7 @@ class Case(NamedTuple):
         kind = KINDS[self.kind]
 
         def is_sure(context):
-            return kind.places is not None and len(context) - self.n_prompt not in kind.places
+            return kind.offsets is not None and len(context) - self.n_prompt not in kind.offsets
 
         @cache
         def q(*context):
@@ -225,8 +225,8 @@ def in_rounds(cases: list[Case]) -> list[Case]:
         n_texts = len(case.law())
         return n_texts < 3, n_texts
 
-    places: dict[Case, float] = {}  # its place in its line, from 0 to 1
+    shares: dict[Case, float] = {}  # of its line that come before it
     for _, group in groupby(cases, key=lambda case: case.line):
         line = sorted(group, key=size)
-        places |= {case: i / len(line) for i, case in enumerate(line)}
-    return sorted(places, key=places.__getitem__)
+        shares |= {case: i / len(line) for i, case in enumerate(line)}
+    return sorted(shares, key=shares.__getitem__)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from speculative.laws.cases import Case
 from speculative.laws.forms import Form
 from speculative.laws.mistakes import MISTAKES
 from speculative.laws.paths import EXACT, distance
@@ -15,29 +16,49 @@ MOST_CASES = 3  # of a line, wrong ones and others each, in which a mistake must
 
 
 def other_rows(laws: dict) -> str | None:
-    """The cause, if the first token follows the target's row without its unlikely tokens, or at another temperature.
-
-    At another temperature the logarithms of both rows, without their means, differ by a factor, which is the power.
-    """
-    logs = []  # of the target's row and of f, [n] twice
-    is_cut = False
+    """The cause, if the first token follows the target's row without its unlikely tokens, or at another temperature."""
+    pairs = []  # of the target's row q and the law f of the first token, [n_vocab] each
     for case, law in laws.items():
         q = case.models()[1](case.prompt, 1)[0].astype(float)  # [n_vocab]
-        f = np.bincount([text[0] for text in law], [*law.values()], case.n_vocab)  # [n_vocab]
+        pairs.append((q, first_token_law(case, law)))
+    if not all(keeps_likeliest(q, f) for q, f in pairs):
+        return None
+    power = power_of(pairs)
+    if power is None:
+        return None
+    if abs(power - 1) > 0.01:
+        return f"the tokens follow the target's rows at another temperature: {1 / power:.2g} times theirs"
+    if any(q[f == 0].any() for q, f in pairs):
+        return "the tokens follow the target's rows without their unlikely tokens: a filter on one side"
+    return None
+
+
+def first_token_law(case: Case, law: dict) -> np.ndarray:  # -> f [n_vocab]
+    """The probabilities of a text's first token."""
+    first_tokens = [text[0] for text in law]
+    return np.bincount(first_tokens, [*law.values()], case.n_vocab)
+
+
+def keeps_likeliest(q, f) -> bool:  # [n_vocab] each
+    """Whether the tokens of f are q's, or those of them that q makes likeliest."""
+    kept = f > 0  # [n_vocab]
+    least = min(q[kept])
+    return least > 0 and max(q[~kept], default=0) <= least
+
+
+def power_of(pairs: list) -> float | None:
+    """The power of q that gives f in all pairs, as at another temperature, which is 1 / power; None if there is none.
+
+    The logarithms of both rows, without their means, then differ by this factor.
+    """
+    logs = []  # of q and of f, [2, n] each
+    for q, f in pairs:
         kept = f > 0  # [n_vocab]
-        least = min(q[kept])
-        if least == 0 or max(q[~kept], default=0) > least:
-            return None
-        is_cut |= q[~kept].any()
         both = np.log([q[kept], f[kept]])  # [2, n]
         logs.append(both - both.mean(axis=1, keepdims=True))
     log_q, log_f = np.concatenate(logs, axis=1)  # [n] each
     power = log_q @ log_f / (log_q @ log_q) if log_q.any() else 1.0
-    if not np.allclose(log_f, power * log_q, 1e-4, 1e-4):
-        return None
-    if abs(power - 1) > 0.01:
-        return f"the tokens follow the target's rows at another temperature: {1 / power:.2g} times theirs"
-    return "the tokens follow the target's rows without their unlikely tokens: a filter on one side" if is_cut else None
+    return power if np.allclose(log_f, power * log_q, 1e-4, 1e-4) else None
 
 
 def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
@@ -85,7 +106,7 @@ def mistakes_with(laws: dict, is_blogs: bool, has_nan: bool) -> list[str]:
 
 
 def has_laws(decode: Callable, laws: dict, reseeds: bool = True) -> bool:
-    """Whether this is how texts are decoded that have these laws."""
+    """Whether this decoder has these laws."""
     try:
         return all(distance(law_of_texts(decode, case, reseeds=reseeds), law) < EXACT for case, law in laws.items())
     except UserError:  # the mistake cannot be made there

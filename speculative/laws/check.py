@@ -24,7 +24,7 @@ from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.causes import cause_of
 from speculative.laws.drawn import draw_texts
 from speculative.laws.forms import FORMS, Form
-from speculative.laws.paths import EXACT, NotAll, TooManyPaths, distance
+from speculative.laws.paths import EXACT, NotRepeatable, TooManyPaths, distance
 from speculative.laws.texts import MOST_PATHS, errors_as_lines, followed, law_of_texts
 from speculative.laws.walks import WALK
 from speculative.laws.words import counterexample, coverage, drawn_in_words
@@ -149,17 +149,26 @@ def follow_case(case: Case, findings: Findings) -> None:
     try:
         law = law_of_texts(decode, case, most_paths)
         is_first_wrong = not findings.wrong and distance(law, case.law()) > EXACT
-        if is_first_wrong and distance(law, law_of_texts(decode, case, most_paths)) > EXACT:
-            raise NotAll
-        findings.add(case, law)
-    except (NotAll, TooManyPaths):
+        again = law_of_texts(decode, case, most_paths) if is_first_wrong else law
+    except (NotRepeatable, TooManyPaths):
         raise
     except UserError as error:
-        # It may be written for another vocabulary. Not for another than 3, because half of all cases have that.
-        is_left_out = findings.wrong or (findings.far and case.n_vocab != 3)
-        if not is_left_out:
+        if not may_leave_out(case, findings):
             raise
         findings.form.left_out[vocabulary(case)] = str(error)
+        return
+    if distance(law, again) > EXACT:
+        raise NotRepeatable
+    findings.add(case, law)
+
+
+def may_leave_out(case: Case, findings: Findings) -> bool:
+    """Whether the verdict can do without this case's vocabulary, as the function may be written for another.
+
+    If a case is wrong, the verdict is known. Else 3 tokens cannot be left out, because half of all cases have 3.
+    """
+    is_right_elsewhere = bool(findings.far) and case.n_vocab != 3
+    return bool(findings.wrong) or is_right_elsewhere
 
 
 def vocabulary(case: Case) -> str:

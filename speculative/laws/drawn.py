@@ -14,7 +14,7 @@ import numpy as np
 
 from speculative.laws.cases import CASES, Case, in_rounds
 from speculative.laws.forms import Form
-from speculative.laws.replaced import Salted
+from speculative.laws.replaced import SaltedStandIns
 from speculative.laws.texts import followed, program_of
 from speculative.laws.walks import WALK
 
@@ -37,14 +37,14 @@ class Draws:
         self.wrong: Case | None = None
         self.n_texts = 0  # of each case
         self.number = 0
-        self.stand_ins = Salted(lambda: self.number)
+        self.stand_ins = SaltedStandIns(lambda: self.number)
 
     def draw(self, case: Case, n: int) -> None:
         """Draw n more texts."""
         program = program_of(self.decode, case)
         for _ in range(n):
             self.number += 1
-            WALK.begin([])
+            WALK.begin_path([])
             np.random.seed(0)  # of this number, as all seeds
             random.seed(0)
             if torch := sys.modules.get("torch"):

@@ -5,7 +5,7 @@ and writes unknown numbers in tensors.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,19 +86,22 @@ def kind_of(operation) -> Callable:
 
 def move(unknown, call):
     """Let PyTorch move the numbers: first to the type of the result, as a code is a NaN of one type."""
-
-    def same(given):
-        if not isinstance(given, torch.Tensor) or given.dtype == to or not unknown.codes_of(given).any():
-            return given
-        return convert(unknown, Call(ATEN._to_copy.default, (given,), {"dtype": to}))
-
     types = {tensor.dtype for tensor in tensors_in([call.args, call.kwargs]) if tensor.dtype.is_floating_point}
     if call.is_in_place:
         types.add(call.args[0].dtype)
     if len(types) > 1:
-        to = call.args[0].dtype if call.is_in_place else next(tensors_in(call.run())).dtype
-        call = Call(call.operation, *tree_map(same, (call.args, call.kwargs)))
+        # Only PyTorch knows which type several give: a first run tells it, whatever becomes of the codes there.
+        dtype = call.args[0].dtype if call.is_in_place else next(tensors_in(call.run())).dtype
+        to_dtype = partial(of_dtype, unknown, dtype)
+        call = Call(call.operation, *tree_map(to_dtype, (call.args, call.kwargs)))
     return call.run()
+
+
+def of_dtype(unknown, dtype: torch.dtype, given):
+    """What an operation is given: a tensor with unknown numbers in this type, all else as it is."""
+    if not isinstance(given, torch.Tensor) or given.dtype == dtype or not unknown.codes_of(given).any():
+        return given
+    return convert(unknown, Call(ATEN._to_copy.default, (given,), {"dtype": dtype}))
 
 
 def put(unknown, call):
@@ -144,13 +147,13 @@ def compute(unknown, call):
     named = tuple((name, x) for name, x in call.kwargs.items() if name != "out")
     function = Elementwise(functional(call.operation), at, named)
     changed = {}
-    for place in np.ndindex(operands[0].shape):
-        numbers = [operand[place] for operand in operands]
+    for index in np.ndindex(operands[0].shape):
+        numbers = [operand[index] for operand in operands]
         if any(isinstance(number, UnknownNumber) for number in numbers):
             inputs = list(call.args)
             for i, number in zip(at, numbers, strict=True):
                 inputs[i] = number
-            changed[place] = computed(function, inputs)
+            changed[index] = computed(function, inputs)
     return unknown.write(result, changed)
 
 
@@ -161,9 +164,9 @@ def convert(unknown, call):
         return compute(unknown, Call(ATEN.ne.Scalar, (call.args[0], 0), {}))
     numbers = unknown.objects_of(call.args[0])
     changed: dict[tuple, Any] = {}
-    for place, number in np.ndenumerate(numbers):
+    for index, number in np.ndenumerate(numbers):
         if isinstance(number, UnknownNumber):
-            changed[place] = number if result.dtype.is_floating_point else int(number)
+            changed[index] = number if result.dtype.is_floating_point else int(number)
     return unknown.write(result, changed)
 
 
@@ -208,9 +211,9 @@ def search(unknown, call):
     is_right = given["right"] or given.get("side") == "right"
     is_below = np.less_equal if is_right else np.less
     places = torch.empty(numbers.shape, dtype=torch.int64)
-    for place, number in np.ndenumerate(numbers):
-        row = rows[place[:-1]]
-        places[place] = sum(bool(is_below(edge, number)) for edge in row)
+    for index, number in np.ndenumerate(numbers):
+        row = rows[index[:-1]]
+        places[index] = sum(bool(is_below(edge, number)) for edge in row)
     return places
 
 
@@ -256,8 +259,8 @@ def uniform_law(rng: TracedRandom, name: str, given: dict, result: torch.Tensor)
     """Numbers by the law of the operation, in the shape of its result. Raises NotFollowed if it is none of these."""
     u = rng.random(tuple(result.shape))
     if n_values := N_VALUES.get(result.dtype):
-        for place, number in np.ndenumerate(u):  # np.floor of the array would ask for ints, by forks
-            u[place] = np.floor(number * n_values) / n_values
+        for index, number in np.ndenumerate(u):  # np.floor of the array would ask for ints, by forks
+            u[index] = np.floor(number * n_values) / n_values
     match name:
         case "rand" | "rand_like":
             return u

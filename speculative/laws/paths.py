@@ -16,7 +16,7 @@ EXACT = 1e-6  # the distance of two laws that differ by rounding in float32
 N_AGAIN = 4  # paths that are taken again
 
 
-class NotAll(NotFollowed):
+class NotRepeatable(NotFollowed):
     """The same path does not give the same outcome again."""
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
     it is given, takes the first branch at each fork after them, appends that to the list, and leaves the paths of the
     fork's other branches in WALK.left.
 
-    most: paths. reseeds: see Walk.start. Raises TooManyPaths, NotAll, and what the program raises.
+    most: paths. reseeds: see Walk.start_program. Raises TooManyPaths, NotRepeatable, and what the program raises.
     """
-    WALK.start(reseeds)
+    WALK.start_program(reseeds)
     rng = TracedRandom()
 
     def run(branches):
-        WALK.begin(branches)
+        WALK.begin_path(branches)
         return program(rng)
 
     law: dict = defaultdict(float)
@@ -59,7 +59,7 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
     some = [paths[i * len(paths) // N_AGAIN] for i in range(N_AGAIN)]
     # A path has the same outcome again, after whichever other path.
     if not is_whole or any(run([*branches]) != outcome for branches, outcome in some):
-        raise NotAll
+        raise NotRepeatable
     return dict(law)
 
 

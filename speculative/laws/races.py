@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from speculative.laws.uniform import ENDS, LEAST, Formula, NotFollowed, Number, Uniform, ends_of, likely, switch
+from speculative.laws.uniform import ENDS, LEAST, Formula, NotFollowed, Number, Uniform, ends_of, switch, take_likely
 
 TIMES = np.array([0.0001, 1.0, 2.0, 4.0])  # [4], at which two numbers are compared
 
@@ -57,7 +57,7 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
     first = next(iter(numbers.values()))
     places: list[int] = []
     while rates and len(places) < k:
-        place = likely(first.u.branch, [*rates.values()])
+        place = take_likely(first.u.branch, [*rates.values()])
         places.append([*rates][place])
         del rates[places[-1]]
     return places
@@ -75,7 +75,7 @@ def is_first(number: Number, other: Number, is_larger: bool) -> bool:
         sides.append(u.beaten or [formula])
     fastest = fastest_of(sides[0] + sides[1])
     rates = [sum(rate(fastest, formula) for formula in side) for side in sides]
-    taken = likely(number.u.branch, rates)
+    taken = take_likely(number.u.branch, rates)
     for duellist in (number, other):
         duellist.u.is_spent = True
         duellist.u.beaten = []

@@ -61,19 +61,24 @@ class StandIns:
         return tuple(part if stand_in is None else stand_in for part, stand_in in parts)
 
 
-class Followed(StandIns):
+class UnknownStandIns(StandIns):
     """Unknown numbers."""
 
     def __init__(self) -> None:
-        functions = MATH | {np.random.default_rng: TracedRandom}
-        super().__init__(OF_TYPES | functions | {float: Float})
-        for name, thing in vars(jax_random()).items():
+        super().__init__(OF_TYPES | MATH | {np.random.default_rng: TracedRandom, float: Float})
+        of_jax = vars(jax_random())
+        for name, thing in of_jax.items():
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))
-        of_numpy = self.of(np.random.mtrand._rand)  # type: ignore[attr-defined]
+        self.add_plain_functions()
+
+    def add_plain_functions(self) -> None:
+        """Those of np.random that are no methods of its hidden generator, but draw from it."""
+        hidden = np.random.mtrand._rand  # type: ignore[attr-defined]
+        unknown = self.of(hidden)
         for name in ("seed", "sample", "ranf"):
             function = getattr(np.random, name)
-            self.add(function, getattr(of_numpy, name))
+            self.add(function, getattr(unknown, name))
 
     def of(self, thing):
         """The stand-in of a generator, too, or of its method. All functions of np.random and random are methods."""
@@ -87,17 +92,19 @@ class Followed(StandIns):
         return super().of(thing)
 
 
-class Salted(StandIns):
+class SaltedStandIns(StandIns):
     """Real numbers, with other seeds in each text: those of one seed are still the same ones in one text."""
 
     def __init__(self, salt: Callable) -> None:
         """salt() -> a number, another one in each text."""
         self.salt = salt
+        super().__init__({})
         of_jax = vars(jax_random())
-        seeded = [np.random.default_rng, random.seed, np.random.seed, of_jax.get("key"), of_jax.get("PRNGKey")]
-        functions = {function: self.salted(function) for function in seeded if function}
-        kinds = {kind: self.salted_class(kind) for kind in OF_TYPES if kind is not np.random.Generator}
-        super().__init__(functions | kinds)
+        for function in (np.random.default_rng, random.seed, np.random.seed, of_jax.get("key"), of_jax.get("PRNGKey")):
+            if function:
+                self.add(function, self.salted(function))
+        for kind in OF_TYPES.keys() - {np.random.Generator}:
+            self.add(kind, self.salted_class(kind))
 
     def salted(self, function: Callable) -> Callable:
         """The function, with another seed."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from speculative.laws.cases import Case
 from speculative.laws.paths import TooManyPaths, law_of
-from speculative.laws.replaced import LIBRARIES, Followed, Salted, StandIns, replaced
+from speculative.laws.replaced import LIBRARIES, SaltedStandIns, StandIns, UnknownStandIns, replaced
 from speculative.laws.traced import NoDistribution
 from speculative.laws.uniform import NotFollowed
 from speculative.laws.walks import WALK, clocks
@@ -46,12 +46,20 @@ def errors_as_lines() -> Iterator[None]:
 
 
 def as_line(error: BaseException, name: str = "") -> str:
-    """The error's place in somebody's code, its name and its first line."""
+    """The error's line in somebody's code, its name and its first line of words."""
+    parts = (raised_at(error), name, first_line(error))
+    said = filter(None, parts)
+    return ": ".join(dict.fromkeys(said))
+
+
+def raised_at(error: BaseException) -> str:
+    """The last line of somebody's own code that the error came through, "" if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(part in frame.filename for part in LIBRARIES)]
-    place = f"{os.path.basename(own[-1].filename)}, line {own[-1].lineno}" if own else ""
-    parts = [part for part in (place, name, first_line(error)) if part]
-    return ": ".join(dict.fromkeys(parts))
+    if not own:
+        return ""
+    file = os.path.basename(own[-1].filename)
+    return f"{file}, line {own[-1].lineno}"
 
 
 @contextlib.contextmanager
@@ -66,7 +74,7 @@ def quietly() -> Iterator[None]:
                 f"no progress: one text computes for more than {most} s, or takes more than {most_waiting} s"
             )
 
-    WALK.start()  # whose path begins now
+    WALK.start_program()  # whose path begins now
     quiet = io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(quiet))
@@ -83,11 +91,14 @@ def quietly() -> Iterator[None]:
 def followed(function: Callable, stand_ins: StandIns | None = None) -> Iterator[None]:
     """Within, the function's random numbers are those of the stand-ins, by default unknown ones."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(function, stand_ins or Followed()))
+        stack.enter_context(replaced(function, stand_ins or UnknownStandIns()))
         if "torch" in sys.modules:
             from speculative.laws import torches
 
-            stack.enter_context(torches.salted(stand_ins) if isinstance(stand_ins, Salted) else torches.followed())
+            if isinstance(stand_ins, SaltedStandIns):
+                stack.enter_context(torches.salted(stand_ins))
+            else:
+                stack.enter_context(torches.unknown_tensors())
         stack.enter_context(quietly())
         yield
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from speculative.laws.replaced import Salted
+from speculative.laws.replaced import SaltedStandIns
 from speculative.laws.tensors import UnknownTensors
 from speculative.laws.unknown import Numbers, UnknownNumber
 
@@ -63,7 +63,7 @@ def has_unknown(given) -> bool:
 
 
 @contextlib.contextmanager
-def followed() -> Iterator[None]:
+def unknown_tensors() -> Iterator[None]:
     """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
     mode = UnknownTensors()
     exits: dict[str, Any] = {name: out_of(mode, name) for name in EXITS}
@@ -77,7 +77,7 @@ def followed() -> Iterator[None]:
         yield
 
 
-def salted(stand_ins: Salted) -> contextlib.AbstractContextManager:
+def salted(stand_ins: SaltedStandIns) -> contextlib.AbstractContextManager:
     """Within, a seed of PyTorch gives other numbers in each text."""
 
     class Generator(torch.Generator):

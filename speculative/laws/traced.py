@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
-from speculative.laws.uniform import MOST, NotFollowed
+from speculative.laws.uniform import MOST_INTS, NotFollowed
 from speculative.laws.unknown import Numbers, UnknownNumber
 from speculative.laws.walks import WALK
 
@@ -105,9 +105,10 @@ class TracedRandom:
         if name not in LAWS:
             return unfollowed(name)
         law = LAWS[name]
+        n_own = law.__code__.co_argcount - 1  # without u
 
         def draw(*parameters, size=None, **named):
-            if len(parameters) == law.__code__.co_argcount:
+            if len(parameters) > n_own:  # NumPy takes size by position too, as the last
                 parameters, size = parameters[:-1], parameters[-1]
             if size is None:
                 size = np.broadcast(0, *parameters, *named.values()).shape or None
@@ -130,7 +131,7 @@ class TracedRandom:
 
     def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
         low, high = (0, low) if high is None else (low, high)
-        if high - low > MOST:
+        if high - low > MOST_INTS:
             raise NotFollowed(f"a choice among {high - low:,} numbers cannot be followed")
         return self.choice(np.arange(low, high + endpoint), size)
 

@@ -16,7 +16,7 @@ import numpy as np
 from speculative.support.errors import UserError
 
 LEAST = 1e-6  # a branch of a fork that is less likely is rounding of float32, and is not followed
-MOST = 2_000  # random numbers and calls of models in one path; ints that a number can become
+MOST_INTS = 2_000  # that a number can become
 ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
 
 
@@ -39,7 +39,7 @@ class Uniform:
         if self.is_spent:
             raise NotFollowed("a random number that was compared with another one is compared again")
         inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
-        taken = likely(self.branch, [b - a for a, b in pairwise(inner)])
+        taken = take_likely(self.branch, [b - a for a, b in pairwise(inner)])
         self.low, self.high = inner[taken : taken + 2]
         return taken
 
@@ -49,7 +49,7 @@ class Uniform:
         return not self.is_spent and (self.low, self.high) == (0, 1)
 
 
-def likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
+def take_likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
     """Fork, without the branches that rounding explains. Raises NotFollowed if there is none left."""
     least = LEAST * sum(chances)
     possible = [i for i, chance in enumerate(chances) if chance > least]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from speculative.laws.races import is_first, largest, largest_first
-from speculative.laws.uniform import ENDS, MOST, Formula, NotFollowed, Number, ends_of, switch
+from speculative.laws.uniform import ENDS, MOST_INTS, Formula, NotFollowed, Number, ends_of, switch
 
 DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random numbers: races.is_first
 
@@ -26,14 +26,15 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         An array among the inputs goes back to NumPy, as one of objects: NumPy then comes here with each number of it. A
         tensor goes to PyTorch. NumPy's searchsorted and sort begin by asking whether a number is below itself.
         """
-        if method != "__call__" or options or (out and out[0] is not self):
+        is_plain = method == "__call__" and not options
+        is_elsewhere = out and out[0] is not self
+        if not is_plain or is_elsewhere:
             raise NotFollowed(f"{ufunc.__name__} of random numbers cannot be followed")
         if not all(map(is_number, inputs)):
             return with_arrays(ufunc, inputs)
-        if ufunc in DUELS:
+        if ufunc in DUELS and len(us_of(inputs)) == 2:
             number, other = inputs
-            if isinstance(number, UnknownNumber) and isinstance(other, UnknownNumber) and number.u is not other.u:
-                return is_first(number, other, ufunc in (np.greater, np.greater_equal))
+            return is_first(number, other, ufunc in (np.greater, np.greater_equal))
         return computed(ufunc, [x if isinstance(x, UnknownNumber) else float(x) for x in inputs])
 
     @classmethod
@@ -54,7 +55,7 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         """Fork: one of the whole numbers that it can become."""
         limits = (self.u.low, self.u.high)
         low, high = sorted(float(self.formula.at(np.clip(limit, *ENDS))) for limit in limits)
-        if low < 0 or not high - low < MOST:
+        if low < 0 or not high - low < MOST_INTS:
             raise NotFollowed("a random number below 0 or without bound as an int cannot be followed")
         for n in range(int(high), int(low), -1):
             if self >= n:
@@ -79,6 +80,11 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         raise NotFollowed("a random number as a float cannot be followed: compare it as it is")
 
 
+def us_of(inputs) -> set:
+    """The different u of the unknown numbers among the inputs."""
+    return {x.u for x in inputs if isinstance(x, UnknownNumber)}
+
+
 def with_arrays(ufunc, inputs) -> Any:
     """The ufunc of inputs with arrays or tensors among them, as one of them."""
     if any(map(is_tensor, inputs)):
@@ -92,10 +98,10 @@ def with_arrays(ufunc, inputs) -> Any:
 def computed(function: Any, inputs: list) -> Any:
     """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
     not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
-    numbers = {x.u: x for x in inputs if isinstance(x, UnknownNumber)}
-    if len(numbers) > 1:
+    us = us_of(inputs)
+    if len(us) > 1:
         raise NotFollowed("two random numbers in one formula cannot be followed: their argmax can be")
-    [u] = numbers
+    [u] = us
     formula = Formula(function, tuple(x.formula if isinstance(x, UnknownNumber) else x for x in inputs))
     first, last = ends_of(formula)
     is_nan = first != first
@@ -131,8 +137,8 @@ class Numbers(np.ndarray):
             whole = bool if kind is np.bool_ else int
             return np.vectorize(whole, [dtype])(self)
         result = self.copy()
-        for place, x in np.ndenumerate(self):
-            result[place] = computed(kind, [x]) if isinstance(x, UnknownNumber) else kind(x)
+        for index, x in np.ndenumerate(self):
+            result[index] = computed(kind, [x]) if isinstance(x, UnknownNumber) else kind(x)
         return result
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from speculative.laws.uniform import MOST, Uniform
+from speculative.laws.uniform import Uniform
 from speculative.support.errors import UserError
+
+MOST_CALLS = 2_000  # of random numbers and of models, in one path
 
 
 class Walk:
@@ -17,18 +19,18 @@ class Walk:
     def __init__(self) -> None:
         self.n_nodes = 0  # random numbers and calls of models, of all programs
         self.path_number = 0  # of the paths of all programs
-        self.start()
+        self.start_program()
 
-    def start(self, reseeds: bool = True) -> None:
+    def start_program(self, reseeds: bool = True) -> None:
         """Start with the first path of a program.
 
         reseeds: whether a seed that comes again gives the same numbers again, as in NumPy.
         """
         self.reseeds = reseeds
         self.left: list[list[int]] = [[]]  # the paths that are not taken yet, by their branches
-        self.begin([])
+        self.begin_path([])
 
-    def begin(self, branches: list[int]) -> None:
+    def begin_path(self, branches: list[int]) -> None:
         """Begin the path that takes these branches, and the first ones after them."""
         self.path_number += 1
         self.branches = branches
@@ -42,8 +44,8 @@ class Walk:
         """Note a random number or a call of a model. Raises UserError."""
         self.n_calls += 1
         self.n_nodes += 1
-        if self.n_calls > MOST:
-            raise UserError(f"no progress: a text takes more than {MOST:,} random numbers and calls of a model")
+        if self.n_calls > MOST_CALLS:
+            raise UserError(f"no progress: a text takes more than {MOST_CALLS:,} random numbers and calls of a model")
 
     def stream(self, seed) -> Iterator[Uniform]:
         """The numbers of a seed; others for each generator without a seed."""

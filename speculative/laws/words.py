@@ -11,15 +11,21 @@ NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more to
 
 def coverage(cases: list[Case], left_out: dict[str, str], not_tried: str = "") -> str:
     """These cases in words, and what they cannot see. left_out: {what: the reason}."""
-    values = [sorted({*column}) for column in zip(*cases, strict=True)]
-    N, K, n_vocab, n_prompt, *_ = (", ".join(map(str, column)) for column in values)
-    words = (
-        f"Covered: {len(cases)} of {len(CASES)} cases: vocabularies of {n_vocab} tokens, prompts of {n_prompt}, "
-        f"N = {N}, K = {K}, probabilities down to {SMALLEST:.0e}.\n"
-    )
+    vocabularies = values_of(cases, "n_vocab")
+    prompts = values_of(cases, "n_prompt")
+    N = values_of(cases, "N")
+    K = values_of(cases, "K")
+    words = f"Covered: {len(cases)} of {len(CASES)} cases: vocabularies of {vocabularies} tokens, "
+    words += f"prompts of {prompts}, N = {N}, K = {K}, probabilities down to {SMALLEST:.0e}.\n"
     for what, reason in left_out.items():
         words += f"Left out: {what} ({reason}).\n"
     return words + not_tried + NOT_SEEN
+
+
+def values_of(cases: list[Case], name: str) -> str:
+    """The values that these cases have of a field of Case."""
+    values = {getattr(case, name) for case in cases}
+    return ", ".join(map(str, sorted(values)))
 
 
 def row_in_words(row) -> str:  # [n_vocab]
