@@ -78,7 +78,7 @@ class PricedLoops(PythonLoops):
         model.end = priced
         return model
 
-    def call_seconds(self, role: str, x, n_rows: int) -> float:
+    def time_call(self, role: str, x, n_rows: int) -> float:
         return self.costs[role](n_rows) if role in self.costs else 0.0
 
 

@@ -1,5 +1,5 @@
-"""What --fast stands for: look-ups and the draft model, for an int8 copy of the target if that pays. Whether it pays is
-decided by the small files of the models, before any weights are read."""
+"""What --fast stands for: look-ups and the draft model, which draft for an int8 copy of the target, where that pays.
+Whether it pays is decided by the small files of the models, before any weights are read."""
 
 from dataclasses import replace
 
@@ -30,10 +30,15 @@ def copy_pays(models: Models, N: int) -> bool:
     """Whether an int8 copy of the target, which has to fit beside it, saves more time in N tokens than it takes to
     make. Raises UserError."""
     target = models.spec("target")
-    is_large = target.folder and target._replace(dtype="int8").n_bytes >= LARGE_BYTES
-    # a copy of bfloat16 saves too little
-    if not (is_large and target.dtype == "float32" and models.engine.copy_pays(N)):
-        return False
+    if not target.folder or target.dtype != "float32":
+        return False  # a function has no weights; a copy of bfloat16 saves too little
+    copy = target._replace(dtype="int8")
+    is_large = copy.n_bytes >= LARGE_BYTES
+    return is_large and models.engine.copy_is_quick(N) and copy_fits(models)
+
+
+def copy_fits(models: Models) -> bool:
+    """Whether the memory holds an int8 copy beside the two models."""
     try:
         models.check(["target", "draft", "int8"])
     except UserError:

@@ -59,10 +59,11 @@ class WindowCosts:
 
     def measure(self, seconds: Callable, sizes: Sequence[int]):
         """Time windows of these sizes, in rows, in turns. seconds(rows): of a call now."""
-        times: dict[int, list[float]] = {rows: [] for rows in sizes}
-        for rows in [*sizes] * N_TIMED:
-            times[rows].append(seconds(rows))
-        costs = {rows: median(times[rows]) for rows in sizes}
+        rounds = []
+        for _ in range(N_TIMED):
+            rounds.append([seconds(rows) for rows in sizes])
+        usual = map(median, zip(*rounds, strict=True))
+        costs = dict(zip(sizes, usual, strict=True))
         self.before = line_through(costs)  # set at the end, so that an interrupted measurement counts for nothing
 
     def __call__(self, rows: int) -> float:
@@ -212,15 +213,19 @@ class AutoK:
     def is_measured(self) -> bool:
         return self.window.before is not None
 
-    def measure(self, window_seconds: Callable, draft_seconds: Sequence, most: int):
-        """Measure costs to set out from: medians, as a call may be interrupted. window_seconds(rows): of a call of the
-        target now. draft_seconds: of each drafter, a draft token's. most: rows that a window can have."""
-        for record, seconds in zip(self.records, draft_seconds, strict=True):
-            record.draft_seconds.add(median(seconds() for _ in range(N_DRAFTS_TIMED)))
+    def measure(self, time_window: Callable, timers: Sequence, most_rows: int):
+        """Measure costs to set out from: medians, as a call may be interrupted. time_window(rows): the seconds of a
+        call of the target now. timers: for each drafter, timer(): the seconds of a draft token now. most_rows: that a
+        window can have."""
+        for record, timer in zip(self.records, timers, strict=True):
+            times = [timer() for _ in range(N_DRAFTS_TIMED)]
+            record.draft_seconds.add(median(times))
         sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
-        self.window.measure(window_seconds, [rows for rows in sizes if rows <= most])
+        possible = [rows for rows in sizes if rows <= most_rows]
+        self.window.measure(time_window, possible)
         # start as if two tokens had been decoded at the best K
-        self.seconds = 2 * min(map(self.expected_seconds, range(self.K_max)))
+        best = min(map(self.expected_seconds, range(self.K_max)))
+        self.seconds = 2 * best
         self.n_tokens = 2.0
 
     @property

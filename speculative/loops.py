@@ -21,8 +21,9 @@ from speculative.support.progress import working
 from speculative.trees import TreeAdapter
 
 DECODERS = ("autoregressive", "speculative")
-READ_FIRST = 40  # tokens; with a prompt this long the first step drafts nothing: the target reads the prompt, and its
-# copies, which share its cache, need not
+# With a prompt of so many tokens the first step drafts nothing: the target reads the prompt, and its copies, which
+# share its cache, need not.
+READ_FIRST = 40  # tokens
 N_COST_TOKENS = 8  # tokens at the end of a prompt: costs are measured with them as the text
 
 
@@ -34,11 +35,11 @@ class Loops(Protocol):
     def measure(self, x) -> None:  # [n]
         """Measure, after this text, the costs by which K is chosen, unless they are known."""
 
-    def ready(self, prompts: Sequence, N: int) -> None:
-        """Do before a decode what is not part of its time. prompts: token ids [n_prompts][n]."""
+    def ready(self, inputs: Sequence, N: int) -> None:
+        """Do before a decode what is not part of its time. inputs: token ids [n_prompts][n]."""
 
     def rounds(
-        self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable
+        self, name: str, inputs: Sequence, N: int, rngs: Sequence, stopped: Callable
     ) -> Iterator[Sequence[StepOfText]]:
         """Yield, for each call of the target, the step that it gave each text, of N tokens at most. name: one of
         DECODERS. rngs: the random numbers of each text. stopped(place): True if the caller needs no more tokens of
@@ -71,38 +72,45 @@ class PythonLoops:
         """The drafter, or its levels from this one on. rng: the decoder's generator. target: the model of this
         decode, as heads read its last hidden row."""
         plan = self.plan
-        models = {role: self.model(role, loaded) for role in plan.roles}
-        models["target"] = target or models["target"]
-        join_decode(models.values())
+        models = self.models_of_decode(loaded, target)
         context = Context(self.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
         innermost = plan.levels[-1]
         drafts = [spec.chain(context) for spec in innermost]
         tree = None
         if plan.tree:
             tree = first_of([spec.tree(context) for spec in innermost])
-        inner_levels = range(level + 1, len(plan.levels))  # of int8/model from level 0 on: level 1, model's
-        for inner in reversed(inner_levels):
-            model = models[plan.target_of(inner)]
-            drafts = [self.drafter_around(inner, drafts, model, rng)]
+        levels_around = range(level, len(plan.levels) - 1)  # of int8/model: level 0, that of int8
+        for outer in reversed(levels_around):
+            drafts = [self.staged_at(outer, drafts, models, rng)]
         return Drafter(first_of(drafts), drafts, tree)
 
-    def drafter_around(self, level: int, drafts, model, rng) -> Callable:
-        """The drafter around a level, whose drafters draft for its model."""
+    def models_of_decode(self, loaded: Any, target: Any) -> dict[str, Any]:
+        """The model of each role, the given target among them. They are joined, so that copies may read what the target
+        has written to its cache."""
+        models = {role: self.model(role, loaded) for role in self.plan.roles}
+        if target is not None:
+            models["target"] = target
+        join_decode(models.values())
+        return models
+
+    def staged_at(self, level: int, drafts: Sequence, models: dict[str, Any], rng) -> Callable:
+        """The drafter of this level, for whose model the drafts of the next level are made."""
         plan = self.plan
-        [outer] = plan.levels[level - 1]
-        lookahead = self.lookaheads[level]
+        [spec] = plan.levels[level]
+        model = models[spec.model_role]
+        lookahead = self.lookaheads[level + 1]
         new_draft = partial(lookahead.drafter_of, drafts, model)
         rule = plan.rule if plan.rule.lossless else TOKEN
-        return staged(outer.name, model, new_draft, lookahead.K_max, rng, rule.accept)
+        return staged(spec.name, model, new_draft, lookahead.K_max, rng, rule.accept)
 
     # ---- Before a decode ---------------------------------------------------------------------------------------------
 
     def measure(self, x):  # [n]
         """The innermost level is measured first: a token that the level around it drafts costs what it takes."""
         unknown = [level for level, lookahead in enumerate(self.lookaheads) if not lookahead.is_measured]
-        room = max(1, self.n_ctx - max(WINDOW_ROWS))  # for windows
-        x = np.asarray(x)[-min(N_COST_TOKENS, room) :]  # [n]
-        with working("timing calls, from which K is chosen", len(unknown), "level", not unknown, delay=1) as bar:
+        most_text = max(1, self.n_ctx - max(WINDOW_ROWS))  # tokens; the rest of the context is for windows
+        x = np.asarray(x)[-min(N_COST_TOKENS, most_text) :]  # [n]
+        with working("timing calls, from which K is chosen", len(unknown), "level", quiet=not unknown, delay=1) as bar:
             for level in reversed(unknown):
                 self.measure_level(level, x)
                 bar.update(1)
@@ -112,51 +120,47 @@ class PythonLoops:
         rng = np.random.default_rng(0)
         drafts = self.drafter(rng, self.models, level).parts
         specs = self.plan.levels[level]
-        draft_seconds = []
+        timers = []
         for spec, draft in zip(specs, drafts, strict=True):
-            draft_seconds.append(partial(self.draft_seconds, level, spec, draft, x))
-        target = self.plan.target_of(level)
-        window_seconds = partial(self.call_seconds, target, x)
-        room = self.n_ctx - len(x)
-        self.lookaheads[level].measure(window_seconds, draft_seconds, room)
+            timers.append(partial(self.time_draft, level, spec, draft, x))
+        time_window = partial(self.time_call, self.plan.target_of(level), x)
+        most_rows = self.n_ctx - len(x)
+        self.lookaheads[level].measure(time_window, timers, most_rows)
 
-    def draft_seconds(self, level: int, spec: DrafterSpec, draft, x) -> float:  # [n]
+    def time_draft(self, level: int, spec: DrafterSpec, draft, x) -> float:  # [n]
         """The seconds of a token that a drafter of this level drafts."""
         lookahead, *inside = self.lookaheads[level:]
         if inside and inside[0].token_seconds:  # as measured before
             return inside[0].token_seconds
         if spec.has_model and not inside:  # a call for each token
-            return self.call_seconds(spec.roles[0], x, 1)
-        draft(x, 1)  # which reads the text
-        began = lookahead.clock()
-        draft(x, 1)
-        return self.batch * (lookahead.clock() - began)
+            return self.time_call(spec.model_role, x, 1)
+        return self.batch * time_by_clock(draft, x, lookahead.clock)
 
-    def call_seconds(self, role: str, x, n_rows: int) -> float:  # [n]
+    def time_call(self, role: str, x, n_rows: int) -> float:  # [n]
         """The seconds of a call of a model for so many rows of each text after x."""
         return self.models.engine.window_seconds(self.models[role], x, n_rows * self.batch)
 
-    def ready(self, prompts, N):
+    def ready(self, inputs, N):
         if self.plan.depends_on_times:
-            self.measure(prompts[0])
+            self.measure(inputs[0])
         self.models.forget(self.plan.network_roles)
 
     # ---- The loops ---------------------------------------------------------------------------------------------------
 
-    def rounds(self, name, prompts, N, rngs, stopped) -> Iterator:
+    def rounds(self, name, inputs, N, rngs, stopped) -> Iterator:
         """One prompt, or as many together as --batch says: each text has its own loop, caches and random numbers, and a
         call of a model computes the rows of all texts that wait for it, to the bit those of each alone."""
         if self.batch == 1:
-            return self.rounds_of_one(name, prompts, N, rngs)
-        return self.rounds_together(name, prompts, N, rngs, stopped)
+            return self.rounds_of_one(name, inputs, N, rngs)
+        return self.rounds_together(name, inputs, N, rngs, stopped)
 
-    def rounds_of_one(self, name, prompts, N, rngs) -> Iterator:
-        [x], [rng] = prompts, rngs
+    def rounds_of_one(self, name, inputs, N, rngs) -> Iterator:
+        [x], [rng] = inputs, rngs
         for step in self.steps(name, x, N, rng, self.models):
             yield [StepOfText(0, step)]
 
-    def rounds_together(self, name, prompts, N, rngs, stopped) -> Iterator:
-        texts = [partial(self.steps, name, x, N, rng) for x, rng in zip(prompts, rngs, strict=True)]
+    def rounds_together(self, name, inputs, N, rngs, stopped) -> Iterator:
+        texts = [partial(self.steps, name, x, N, rng) for x, rng in zip(inputs, rngs, strict=True)]
         loaded = {role: self.models[role] for role in self.plan.roles}
         n_seats = min(len(texts), self.batch)
         return Meeting(loaded, n_seats).steps(texts, stopped)
@@ -182,3 +186,11 @@ class PythonLoops:
 def after_first(draft: Callable, n: int) -> Callable:
     """Return a drafter that proposes nothing until the text has more than n tokens."""
     return lambda x, k: draft(x, k) if len(x) > n else NOTHING
+
+
+def time_by_clock(draft: Callable, x, clock: Callable) -> float:  # [n]
+    """The seconds of a draft after a text that the drafter has read."""
+    draft(x, 1)
+    began = clock()
+    draft(x, 1)
+    return clock() - began

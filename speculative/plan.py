@@ -37,7 +37,7 @@ class Plan:
 
         roles           target, heads, ngram    all that is loaded
         network_roles   target                  what is read from a checkpoint, or made from one
-        loaded_parts    heads, ngram            what a drafter loads of its own
+        loaded_parts    heads, ngram            those specs whose drafter loads something of its own
         filtered_roles  target, ngram           the models, from whose logits filters make distributions
     """
 
@@ -51,7 +51,7 @@ class Plan:
     stop: str | tuple[str, ...] | None
     special: bool  # whether <|endoftext|> in a prompt is the token
     batch: int  # texts that are decoded together
-    wanted: Mapping[str, Wanted] = field(repr=False)  # by role, the models that the options name
+    wanted: Mapping[str, Wanted] = field(repr=False)  # by role, the models that may be loaded
 
     @property
     def specs(self) -> list[DrafterSpec]:
@@ -89,7 +89,7 @@ class Plan:
 
     def target_of(self, level: int) -> str:
         """The role of the model for which a level drafts: the target, or the model of the level around it."""
-        return self.levels[level - 1][0].roles[0] if level else "target"
+        return self.levels[level - 1][0].model_role if level else "target"
 
     def filters(self, role: str) -> Filters:
         return self.target_filters if role == "target" else self.draft_filters
@@ -145,7 +145,7 @@ def draft_filters(o: ModelOptions) -> Filters:
 
 
 def wanted_models(o: ModelOptions, engine: Any) -> dict[str, Wanted]:
-    """Return by role all models that the options name: the target, the draft, and the target's copies by format."""
+    """Return by role the models that may be loaded: the target, the draft, and the target's copies by format."""
     draft_dtype = o.draft_dtype
     if draft_dtype == "auto":
         draft_dtype = engine.draft_dtype(o.dtype)

@@ -118,8 +118,8 @@ class Networks(Models):
         rng = np.random.default_rng(2)
         self.loaded["heads"] = Heads(rng.standard_normal((2, N_EMBD, N_EMBD)), rng.standard_normal((2, N_EMBD)))
 
-    def call_seconds(self, role, x, n_rows):
-        """In place of PythonLoops.call_seconds."""
+    def time_call(self, role, x, n_rows):
+        """In place of PythonLoops.time_call."""
         return SECONDS.get(role, 0.3) * (1 + 0.05 * (n_rows - 1))
 
     def spec(self, role):
@@ -159,7 +159,7 @@ class World:
         self.session = Session(o, networks)
         self.target = self.session.model("target")
         if self.session.plan.depends_on_times:
-            self.session.python_loops.call_seconds = networks.call_seconds
+            self.session.python_loops.time_call = networks.time_call
             self.session.loops.measure(PROMPT)
         self.lookaheads = self.session.python_loops.lookaheads
 

@@ -590,8 +590,8 @@ def check(done):
 def test_a_copy_pays_in_long_texts_and_where_an_instruction_multiplies_bytes():
     """The library says so itself; the name of its instructions is for people."""
     name = library.library().instructions().decode()
-    assert CEngine(1).copy_pays(40) == name.endswith(("VNNI", "NEON"))
-    assert CEngine(1).copy_pays(100)
+    assert CEngine(1).copy_is_quick(40) == name.endswith(("VNNI", "NEON"))
+    assert CEngine(1).copy_is_quick(100)
 
 
 X86 = {  # the flag, and the instructions that it needs

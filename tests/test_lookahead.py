@@ -193,7 +193,7 @@ def test_costs_are_measured_within_the_context(pair, monkeypatch, n_ctx):
     calls = []
     loops = PythonLoops(pair.changed(K="auto").plan, pair.models)
     loops.n_ctx = n_ctx
-    monkeypatch.setattr(loops, "call_seconds", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
+    monkeypatch.setattr(loops, "time_call", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
     loops.measure(range(min(8, n_ctx - 1)))
     assert loops.lookaheads[0].is_measured
     assert all(n + n_rows <= n_ctx for n, n_rows in calls)

@@ -79,7 +79,7 @@ def test_pack_then_run_then_run_without(models, command, monkeypatch):
     monkeypatch.setattr(observe, "PACK_SECONDS", 0)
     monkeypatch.setattr(ending, "disturbance", lambda times: None)  # a busy machine says nothing of packs
     monkeypatch.setattr(fast, "LARGE_BYTES", 0)
-    monkeypatch.setattr(CEngine, "copy_pays", lambda engine, N: True)  # so --fast makes a copy: three packs
+    monkeypatch.setattr(CEngine, "copy_is_quick", lambda engine, N: True)  # so --fast makes a copy: three packs
     words = f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1 --fast"
 
     def texts(*more):

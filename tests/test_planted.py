@@ -237,7 +237,7 @@ def check_fast_drafter(load):
     """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("speculative.fast.LARGE_BYTES", 0)
-        patch.setattr(CEngine, "copy_pays", lambda engine, N: True)
+        patch.setattr(CEngine, "copy_is_quick", lambda engine, N: True)
         models = load().models
         assert fast_drafter(models, 40) == "int8/prompt_lookup+model"
         assert fast_drafter(load(dtype="bfloat16").models, 40) == "prompt_lookup+model"
@@ -291,7 +291,7 @@ MISTAKES = [
     (check_stop, "decoding:TextDecode.text_step", "min(step.n_accepted, n)", "step.n_accepted"),
     (check_stop, "decoding:push_tokens", "if text.stopped", "if False"),
     (check_draft_filters, "loops:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
-    (check_lookahead_of_each_level, "loops:PythonLoops.drafter_around", "self.lookaheads[level]", "self.lookaheads[level - 1]"),
+    (check_lookahead_of_each_level, "loops:PythonLoops.staged_at", "self.lookaheads[level + 1]", "self.lookaheads[level]"),
     (check_times, "step_times:StepTimes.calls", "sorted(made, key=in_order)", "made"),
     (check_times, "step_times:StepTimes.take_span", "began, seconds = self.began", "began, seconds = 0.0"),
     (check_times, "step_times:StepTimes.write", "step.prefill |= call.prefill", "pass"),
@@ -304,8 +304,8 @@ MISTAKES = [
     (check_loaded_once, "loading:Models.share_caches", "if self.shares_cache(spec.role)", "if False"),
     (check_copy_is_counted, "loading:Models.check", "self.new_specs(networks)", "[]"),
     (check_fast_drafter, "loading:Models.load_networks", "for spec in specs if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
-    (check_fast_drafter, "fast:copy_pays", 'target.dtype == "float32"', "True"),
-    (check_fast_drafter, "fast:copy_pays", "except UserError:\n        return False", "except UserError:\n        return True"),
+    (check_fast_drafter, "fast:copy_pays", 'target.dtype != "float32"', "False"),
+    (check_fast_drafter, "fast:copy_fits", "except UserError:\n        return False", "except UserError:\n        return True"),
 ]  # fmt: skip
 CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
 

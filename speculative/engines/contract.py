@@ -23,7 +23,7 @@ class Engine:
     shares_caches = True  # whether a target and its copies have one cache
     predicts = True  # whether calls of other row counts can be timed after a run, for predictions
 
-    def copy_pays(self, N: int) -> bool:
+    def copy_is_quick(self, N: int) -> bool:
         """Return True if an int8 copy of a large float32 target saves more time in N tokens than it takes to make."""
         return False
 

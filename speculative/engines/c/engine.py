@@ -43,7 +43,7 @@ class CEngine(Engine):
     def words(self) -> str:
         return f"C ({library().instructions().decode()}), {self.threads} thread{'s' * (self.threads > 1)}"
 
-    def copy_pays(self, N: int) -> bool:  # without an instruction that multiplies bytes, windows of a copy are dear
+    def copy_is_quick(self, N: int) -> bool:  # without an instruction that multiplies bytes, windows of a copy are dear
         return N >= LONG_TEXT or bool(library().multiplies_bytes())
 
     def kernel_words(self, network: Any) -> tuple[str, str] | None:
