@@ -107,8 +107,8 @@ class TextDecode:
     def add_chain(self, text_step: TextStep, step: Step, u: Sequence[float]) -> None:
         """Add what a step has whose drafts follow each other: its tokens' probabilities, its levels and its tests."""
         plan = self.session.plan
-        # strict=False, as a loop on a device has no q
-        text_step.q_of_tokens = [float(row[token]) for row, token in zip(step.q, text_step.tokens, strict=False)]
+        for row, token in zip(step.q, text_step.tokens, strict=False):  # a loop on a device has no q
+            text_step.q_of_tokens.append(float(row[token]))
         text_step.levels = levels_of(step.proposal, plan.levels[:-1])
         if self.with_details and len(step.q):
             text_step.details = explain_step(step, plan.rule, u, len(text_step.tokens))
