@@ -1,4 +1,7 @@
-"""Runs the loops of sampling.py on loaded models, and adds to each step its text, chances of acceptance and times."""
+"""Runs the loops of sampling.py on loaded models, and adds to each step its text, chances of acceptance and times.
+
+Step (of the loop) -> StepOfText (whose it is) -> TextStep (with its text and its times).
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
