@@ -37,7 +37,7 @@ class Acceptance:
         """The share of the drafts that are accepted."""
         return self.n_accepted / self.n_tested
 
-    def preferred(self, margin: float):  # -> [n_scales, 1]
+    def preferred(self, margin: float) -> np.ndarray:  # -> [n_scales, 1]
         """The chance that the target prefers such a draft too, for each s."""
         return 1 - np.exp(-margin / self.scales) / 2
 
@@ -46,12 +46,12 @@ class Acceptance:
         preferred = self.preferred(margin)[:, 0]  # [n_scales]
         return float(preferred @ self.weighted_shares)
 
-    def weigh(self, evidence):  # [n_scales, n_shares], log weights
+    def weigh(self, evidence: np.ndarray) -> None:  # [n_scales, n_shares], log weights
         weights = np.exp(evidence - np.max(evidence))  # [n_scales, n_shares]
         self.evidence = evidence
         self.weighted_shares = weights @ SHARES / np.sum(weights)  # [n_scales], Σ g · weight: together the mean of g
 
-    def learn(self, margins: Sequence[float], n_accepted: int):
+    def learn(self, margins: Sequence[float], n_accepted: int) -> None:
         """Count the drafts of a proposal that were tested: those that were accepted, and the next if there is any."""
         tested = margins[: n_accepted + 1]
         evidence = DECAY * self.evidence + (1 - DECAY) * self.log_prior  # [n_scales, n_shares]

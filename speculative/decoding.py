@@ -67,16 +67,16 @@ class TextDecode:
         """Yield each step of a decoder with its text and its times, until all texts are complete."""
         times = StepTimes(self.session.logs)
         rounds = self.loops.rounds(name, self.inputs, N, self.rngs, self.is_stopped)
-        is_last = False
-        while not is_last:
+        all_stopped = False  # whether each text has met its stop text
+        while not all_stopped:
             times.begin()
             of_texts = next(rounds, None)
             times.end()
             if not of_texts:
                 break
             steps = [self.text_step(of_text) for of_text in of_texts]
-            is_last = all(text.stopped for text in self.texts)
-            times.write(steps[0], is_last)
+            all_stopped = all(text.stopped for text in self.texts)
+            times.write(steps[0], all_stopped)
             yield from steps
         for index, text in enumerate(self.texts, start=self.first_text):
             if rest := text.flush():

@@ -29,7 +29,7 @@ class Filters(NamedTuple):
     min_p: float | None = None  # from 0 to 1: keep the tokens with at least min_p times the largest probability
     eta: float | None = None  # from 0 to 1: keep the typical tokens (is_typical)
 
-    def __call__(self, logits):  # [n, n_vocab] -> [n, n_vocab]
+    def __call__(self, logits: np.ndarray) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
         """Each row of logits as a distribution, independent of other rows. A logit of -inf is a probability of 0."""
         if self.temperature == 0:
             return one_hot(np.argmax(logits, axis=-1), logits.shape[-1])
@@ -47,14 +47,14 @@ class Filters(NamedTuple):
 GREEDY = Filters(temperature=0.0)
 
 
-def one_hot(ids, n_vocab: int):  # [n] -> [n, n_vocab]
+def one_hot(ids, n_vocab: int) -> np.ndarray:  # [n] -> [n, n_vocab]
     """All of the probability on one token in each row."""
     p = np.zeros((len(ids), n_vocab), np.float32)  # [n, n_vocab]
     p[np.arange(len(ids)), ids] = 1
     return p
 
 
-def largest(logits, k: int):  # [n, n_vocab] -> [n, n_vocab]
+def largest(logits: np.ndarray, k: int) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
     """The k largest logits of each row, and those that are tied with the k-th; -inf in place of the others."""
     if k >= logits.shape[-1]:
         return logits
@@ -74,14 +74,14 @@ def margins_of(logits) -> list[float]:  # [n, n_vocab] -> [n]
     return distances.tolist()
 
 
-def divide(logits, temperature: float):  # [n, n_vocab] -> [n, n_vocab]
+def divide(logits: np.ndarray, temperature: float) -> np.ndarray:  # [n, n_vocab] -> [n, n_vocab]
     """logits / temperature, less the largest: at a tiny temperature they overflow to -inf and not to NaN."""
     temperature = min(max(temperature, 2.0**-126), 2.0**126)  # a float32 can hold it and its inverse
     with np.errstate(over="ignore"):
         return (logits - np.max(logits, axis=-1, keepdims=True)) / temperature
 
 
-def nucleus_edge(p, top_p: float):  # [n, n_vocab] -> [n, 1]
+def nucleus_edge(p: np.ndarray, top_p: float) -> np.ndarray:  # [n, n_vocab] -> [n, 1]
     """The smallest probability in each row's nucleus.
 
     Sorting a large vocabulary is slow. Tokens below (1 - top_p) / n_vocab have less than 1 - top_p together, so the
@@ -101,8 +101,7 @@ def nucleus_edge(p, top_p: float):  # [n, n_vocab] -> [n, 1]
 
 
 def is_typical(p, epsilon: float, xp=np):  # [n, n_vocab] -> [n, n_vocab] bool
-    """p(x) > min(ε, √ε e**-H(p)), H the entropy in nats; the most probable token is always typical. xp: numpy, or
-    jax.numpy.
+    """p(x) > min(ε, √ε e**-H(p)), H the entropy in nats; the most probable token is always typical.
 
     If the model is sure of the next token, a typical one has more than ε. If it could go many ways, e**-H(p) is about
     1 over their number, and a share of that is enough. xp: numpy, or jax.numpy.

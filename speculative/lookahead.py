@@ -45,7 +45,7 @@ class Recent:
         self.numbers = numbers
         self.usual = numbers[0] if numbers else 0.0  # their mean, without those of calls that were interrupted
 
-    def add(self, number: float):
+    def add(self, number: float) -> None:
         self.numbers = (*self.numbers, number)[-N_RECENT:]
         self.usual = usual_seconds(self.numbers)
 
@@ -57,7 +57,7 @@ class WindowCosts:
         self.before: Callable | None = None  # rows -> seconds, the line through the times before the decode
         self.slowdown = Recent(1.0)  # seconds of a call now, over those before the decode
 
-    def measure(self, seconds: Callable, sizes: Sequence[int]):
+    def measure(self, seconds: Callable, sizes: Sequence[int]) -> None:
         """Time windows of these sizes, in rows, in turns. seconds(rows): of a call now."""
         rounds = []
         for _ in range(N_TIMED):
@@ -69,7 +69,7 @@ class WindowCosts:
     def __call__(self, rows: int) -> float:
         return self.slowdown.usual * self.before(rows)
 
-    def learn(self, call):
+    def learn(self, call) -> None:
         before = self.before(call.n_rows) or 1.0  # a coarse clock may have measured 0
         self.slowdown.add(call.seconds / before)
 
@@ -181,7 +181,7 @@ class AutoDrafter:
                 return proposal
         return NOTHING
 
-    def ask(self, record: DrafterRecord, draft, x, k) -> Proposal:  # [n]
+    def ask(self, record: DrafterRecord, draft: Callable, x, k: int) -> Proposal:  # [n]
         """Ask a drafter if that pays, and note what it did -> its proposal, NOTHING if it was not asked."""
         stopping = Stopping(record, self.lookahead, k)
         most = stopping.most()
@@ -213,7 +213,7 @@ class AutoK:
     def is_measured(self) -> bool:
         return self.window.before is not None
 
-    def measure(self, time_window: Callable, timers: Sequence, most_rows: int):
+    def measure(self, time_window: Callable, timers: Sequence, most_rows: int) -> None:
         """Measure costs to set out from: medians, as a call may be interrupted. time_window(rows): the seconds of a
         call of the target now. timers: for each drafter, timer(): the seconds of a draft token now. most_rows: that a
         window can have."""
@@ -243,7 +243,7 @@ class AutoK:
         """The drafter for one decode, of these and their target."""
         return AutoDrafter(self, drafts, model)
 
-    def learn(self, asked: dict, n_accepted: int, call):
+    def learn(self, asked: dict, n_accepted: int, call) -> None:
         """Count the last step. call: the target's."""
         if not call.prefill:
             self.window.learn(call)

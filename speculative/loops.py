@@ -68,7 +68,7 @@ class PythonLoops:
         network = loaded[role]
         return network.with_probs(self.plan.filters(role)) if role in self.plan.filtered_roles else network
 
-    def drafter(self, rng, loaded: Any, level: int = 0, target: Any = None) -> Drafter:
+    def drafter(self, rng: Any, loaded: Any, level: int = 0, target: Any = None) -> Drafter:
         """The drafter, or its levels from this one on. rng: the decoder's generator. target: the model of this
         decode, as heads read its last hidden row."""
         plan = self.plan
@@ -105,7 +105,7 @@ class PythonLoops:
 
     # ---- Before a decode ---------------------------------------------------------------------------------------------
 
-    def measure(self, x):  # [n]
+    def measure(self, x) -> None:  # [n]
         """The innermost level is measured first: a token that the level around it drafts costs what it takes."""
         unknown = [level for level, lookahead in enumerate(self.lookaheads) if not lookahead.is_measured]
         most_text = max(1, self.n_ctx - max(WINDOW_ROWS))  # tokens; the rest of the context is for windows
@@ -115,7 +115,7 @@ class PythonLoops:
                 self.measure_level(level, x)
                 bar.update(1)
 
-    def measure_level(self, level: int, x):  # [n]
+    def measure_level(self, level: int, x) -> None:  # [n]
         """Measure the costs of a level of the drafter, in a small part of the time that a decode takes."""
         rng = np.random.default_rng(0)
         drafts = self.drafter(rng, self.models, level).parts
@@ -140,14 +140,14 @@ class PythonLoops:
         """The seconds of a call of a model for so many rows of each text after x."""
         return self.models.engine.window_seconds(self.models[role], x, n_rows * self.batch)
 
-    def ready(self, inputs, N):
+    def ready(self, inputs: Sequence, N: int) -> None:
         if self.plan.depends_on_times:
             self.measure(inputs[0])
         self.models.forget(self.plan.network_roles)
 
     # ---- The loops ---------------------------------------------------------------------------------------------------
 
-    def rounds(self, name, inputs, N, rngs, stopped) -> Iterator:
+    def rounds(self, name: str, inputs: Sequence, N: int, rngs: Sequence, stopped: Callable) -> Iterator:
         """One prompt, or as many together as --batch says: each text has its own loop, caches and random numbers, and a
         call of a model computes the rows of all texts that wait for it, to the bit those of each alone."""
         if self.batch == 1:
@@ -165,7 +165,7 @@ class PythonLoops:
         n_seats = min(len(texts), self.batch)
         return Meeting(loaded, n_seats).steps(texts, stopped)
 
-    def steps(self, name, x, N, rng, loaded: Any) -> Iterator[Step]:
+    def steps(self, name: str, x: Sequence, N: int, rng: Any, loaded: Any) -> Iterator[Step]:
         """The steps of one text over these networks and parts of drafters."""
         plan = self.plan
         target = self.model("target", loaded)

@@ -1,15 +1,17 @@
 """load_pair: a session from Python. An error in its options names them as Python does."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ParamSpec
 
 from speculative.engines.choice import choose
+from speculative.loops import Loops
 from speculative.measure.run import Run, compare
 from speculative.options import ModelOptions, make_options
 from speculative.session import Session, models_of
+from speculative.steps import TextStep
 from speculative.support.errors import UserError, naming_options
 from speculative.user import NO_FUNCTIONS, name_of
 
@@ -52,19 +54,29 @@ class Pair(Session[ModelOptions]):
     def __dir__(self) -> list[str]:
         return FOR_USERS
 
-    def decode(self, name, prompts, N, sample=0, loops=None):
+    def decode(
+        self, name: str, prompts: Sequence[str], N: int, sample: int = 0, loops: Loops | None = None
+    ) -> Iterator[TextStep]:
         with errors_without_dashes():
             return super().decode(name, prompts, N, sample, loops)
 
-    def batch(self, prompts, n_tokens_to_generate=40, name="speculative"):
+    def batch(
+        self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
+    ) -> Iterator[TextStep]:
         with errors_without_dashes():
             return super().batch(prompts, n_tokens_to_generate, name)
 
-    def changed(self, **options):
+    def changed(self, **options: Any) -> "Pair":
         with errors_without_dashes():
             return super().changed(**options)
 
-    def compare(self, prompt, n_tokens_to_generate=40, repeats=None, watch=None) -> Run:
+    def compare(
+        self,
+        prompt: str,
+        n_tokens_to_generate: int = 40,
+        repeats: int | None = None,
+        watch: Callable | None = None,
+    ) -> Run:
         """Decode with both decoders: see measure.run.compare."""
         with errors_without_dashes():
             return compare(self, prompt, n_tokens_to_generate, repeats, watch)

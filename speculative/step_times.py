@@ -30,11 +30,11 @@ class StepTimes:
     began: float = 0.0
     unassigned_seconds: float = 0.0  # of the decoder, that are in no step yet
 
-    def begin(self):
+    def begin(self) -> None:
         self.last = {role: log[-1] if log else None for role, log in self.logs.items()}
         self.began = time.perf_counter()
 
-    def end(self):
+    def end(self) -> None:
         self.unassigned_seconds += time.perf_counter() - self.began
 
     def calls(self) -> list[RoleCall]:
@@ -49,33 +49,33 @@ class StepTimes:
                     made.append((role, call))
         return sorted(made, key=in_order)
 
-    def write(self, step: TextStep, is_last: bool) -> None:
-        """Write the times into a step. is_last: see take_span."""
+    def write(self, step: TextStep, all_stopped: bool) -> None:
+        """Write the times into a step. all_stopped: see take_span."""
         calls = self.calls()
-        began, step.seconds = self.take_span(calls, is_last)
+        began, step.seconds = self.take_span(calls, all_stopped)
         for role, call in calls:
-            begin = call.began - began
-            step.calls.append((role, begin, call.seconds))
+            offset = call.began - began
+            step.calls.append((role, offset, call.seconds))
             if role != "target":
                 step.draft_prefill |= call.prefill
                 continue
             if step.drafted and not step.scoring:
-                step.drafting = begin
+                step.drafting = offset  # the target's first call begins when all is drafted
             step.scoring += call.seconds
             step.derived = call.derived
             step.prefill |= call.prefill
 
-    def take_span(self, calls: Sequence[RoleCall], is_last: bool) -> tuple[float, float]:
+    def take_span(self, calls: Sequence[RoleCall], all_stopped: bool) -> tuple[float, float]:
         """Take the time of a step from the seconds that are in no step yet -> when it began, its seconds.
 
-        A program on a device makes several steps in the time of one. Each has the time of its own calls, and the last
-        one the rest, in which the program also made calls after the stop text.
+        A program on a device makes several steps in the time of one. Each has the time of its own calls. all_stopped:
+        whether this step completes the last stop text; it has the rest, in which the program made calls after that.
         """
         began, seconds = self.began, self.unassigned_seconds
         _, first = calls[0]
         if first.derived:
             began = first.began
-            if not is_last:
+            if not all_stopped:
                 seconds = sum(call.seconds for _, call in calls)
         self.unassigned_seconds -= seconds
         return began, seconds

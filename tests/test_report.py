@@ -282,6 +282,15 @@ def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(mon
     assert asked == [64] * n_blocks
 
 
+def test_a_token_to_which_both_models_give_no_chance_is_accepted():
+    """A rule that is not lossless may keep it. The chance is a number, and nothing is printed."""
+    model = Mock(return_value=np.array([[0.0, 1.0]] * 3, np.float32), last_logits=np.eye(3, 2))
+    steps = [TextStep([token], q_of_tokens=[q]) for token, q in ((0, 0.0), (1, 0.5), (0, 0.5))]
+    with np.errstate(all="raise"):
+        chances, _ = measuring.chances_by_place(model, [0], steps, until=0.0)
+    assert chances == [1.0, 1.0, 0.0]
+
+
 # ---- The median of runs ----------------------------------------------------------------------------------------------
 
 

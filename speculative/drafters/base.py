@@ -8,7 +8,8 @@ from speculative.filters import Filters
 
 
 class Drafter(NamedTuple):
-    """A drafter, as a decoder takes it."""
+    """A drafter, as a decoder takes it. The lookahead of a decode joins the parts itself; the chain is for --verify and
+    for a user's own loop."""
 
     chain: Callable  # draft(x, k) -> Proposal
     parts: Sequence  # of a+b those of a and of b; the chain is the first that proposes anything

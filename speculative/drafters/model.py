@@ -10,7 +10,7 @@ from speculative.sampling import Proposal, sample
 from speculative.trees import Tree, without
 
 
-def model_drafter(model: Callable, rng, name: str = "model") -> Callable:
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
@@ -35,7 +35,7 @@ def model_drafter(model: Callable, rng, name: str = "model") -> Callable:
     return draft
 
 
-def model_tree(model: Callable, rng, greedy: bool = False, name: str = "model") -> Callable:
+def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> Callable:
     """A tree (trees.py), depth by depth: one call of the model scores all nodes of a depth.
 
     model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
@@ -57,7 +57,7 @@ def model_tree(model: Callable, rng, greedy: bool = False, name: str = "model") 
     return draft
 
 
-def drawn_siblings(p, width: int, rng) -> Iterator[tuple]:  # [n_vocab] -> (token, its p), ...
+def drawn_siblings(p, width: int, rng: np.random.Generator) -> Iterator[tuple]:  # [n_vocab] -> (token, its p), ...
     """Draw up to width tokens without replacement: each from p without the ones before it, while any has a chance."""
     for _ in range(width):
         token = sample(p, rng)

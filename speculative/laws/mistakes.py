@@ -221,6 +221,7 @@ MISTAKES = [mistake_in(paragraph) for paragraph in TABLE.split("\n\n")]
 def patched(source: str, name: str, edits: Iterable[Edit]) -> Callable:
     """The function of this name in the source after the edits."""
     for old, new in edits:
+        assert old in source, old
         source = source.replace(old, new)
     defined: dict = {}
     exec(source, defined)

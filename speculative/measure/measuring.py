@@ -104,8 +104,10 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
     q = [q_i for step in steps for q_i in step.q_of_tokens]
     N = len(tokens)
     p, margins = ask(model, x, tokens, until)
-    ratios = p / np.array(q[: len(p)])  # [n_asked]
-    chances = padded(np.minimum(1.0, ratios).tolist(), N)
+    asked = []
+    for p_i, q_i in zip(p, q, strict=False):
+        asked.append(1.0 if p_i >= q_i else p_i / q_i)  # p and q of a token that a lossy rule has kept may be 0
+    chances = padded(asked, N)
     place = 0
     for step in steps:
         tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
