@@ -29,6 +29,15 @@ def code_of(function: str, text: str) -> str:
     return re.sub(r"^def .*\n", "", body).strip()
 
 
+def test_what_to_read_has_the_lines_of_each_file():
+    rows = re.findall(
+        r"^\| \[.*?\]\((.*?)\) \| (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(rows) == 7
+    for path, n_lines in rows:
+        assert len((ROOT / path).read_text(encoding="utf-8").splitlines()) == int(n_lines), path
+
+
 def test_readme_prints_the_functions_whole_and_they_decode(pair):
     source = (ROOT / "speculative" / "sampling.py").read_text(encoding="utf-8")
     printed = fences("README.md")[0]
