@@ -57,4 +57,4 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord
 
 
 if __name__ == "__main__":
-    guarded(lambda: run(main, __doc__))
+    guarded(run, main, __doc__)

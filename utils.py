@@ -39,4 +39,4 @@ def main():
 
 
 if __name__ == "__main__":
-    guarded(main, "interrupted; run again to go on from here")
+    guarded(main, interrupted="interrupted; run again to go on from here")

@@ -41,4 +41,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    guarded(main, "interrupted; with --out, run again to continue")
+    guarded(main, interrupted="interrupted; with --out, run again to continue")

@@ -18,6 +18,7 @@ from benchmarks import runs
 from benchmarks.grid import number
 from benchmarks.tables import parser_of, table
 from speculative.costs import line_through
+from speculative.decode_parts import DecodeParts
 from speculative.lookahead import AutoK
 from speculative.loops import PythonLoops
 from speculative.measure.simulate import Clock
@@ -48,8 +49,8 @@ MS = {  # {machine of two cores: {weights: milliseconds of a call that reads so 
 SETTINGS = [f"{drafter}:{K}" for drafter in ("model", "prompt_lookup+model", "int8/model") for K in (4, 8, "auto")]
 
 
-class PricedLoops(PythonLoops):
-    """A session's loops, over models that take the time of a table."""
+class PricedParts(DecodeParts):
+    """A session's models and drafters, which take the time of a table."""
 
     def __init__(self, session: Session, machine: str):
         super().__init__(session.plan, session.models)
@@ -78,7 +79,8 @@ class PricedLoops(PythonLoops):
         model.end = priced
         return model
 
-    def time_call(self, role: str, x, n_rows: int) -> float:
+    def call_ms(self, role: str, x, n_rows: int) -> float:  # [n]
+        """In place of LevelCosts.call_seconds."""
         return self.costs[role](n_rows) if role in self.costs else 0.0
 
 
@@ -88,13 +90,15 @@ def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> flo
     accept = "block" if o.temperature and "/" in drafter else "token"
     session = session.changed(drafter=drafter, K=number(K), temperature=o.temperature, accept=accept)
     N = o.n_tokens
-    loops = PricedLoops(session, machine)
+    parts = PricedParts(session, machine)
+    loops = PythonLoops(parts)
+    loops.costs.call_seconds = parts.call_ms
     x = session.input_ids(prompt, N)  # [n]
     loops.ready([x], N)
-    began = loops.clock.now
+    began = parts.clock.now
     list(loops.steps("speculative", x, N, np.random.default_rng(0), session.models))
-    ms = loops.clock.now - began
-    target = loops.costs["target"]
+    ms = parts.clock.now - began
+    target = parts.costs["target"]
     plain_ms = target(len(x)) + (N - 1) * target(1)
     return plain_ms / ms
 

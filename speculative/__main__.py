@@ -16,8 +16,8 @@ def command() -> None:
     """Run the words of the command line."""
     name, *words = sys.argv[1:] or [""]
     if name in COMMANDS:
-        return guarded(lambda: COMMANDS[name](words))
-    guarded(lambda: run(main.main, main.__doc__))
+        return guarded(COMMANDS[name], words)
+    guarded(run, main.main, main.__doc__)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Runs the loops of sampling.py on loaded models, and adds to each step its text, chances of acceptance and times.
 
-Step (of the loop) -> StepOfText (whose it is) -> TextStep (with its text and its times).
+Step (of the loop) -> StepOfText (with the place of its text) -> TextStep (with its text and its times).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from speculative.blog.encoder import StreamDecoder
 from speculative.drafters.base import DrafterSpec
 from speculative.explain import RecordedRandom, explain_step
 from speculative.loops import Loops
-from speculative.rules import Rule, papers_chances
+from speculative.rules import papers_chances
 from speculative.sampling import Proposal, Step
 from speculative.step_times import StepTimes
 from speculative.steps import StepOfText, TextStep, origins_of
@@ -24,22 +24,22 @@ def decoded(
     name: str,
     inputs: Sequence,
     N: int,
-    first_number: int = 0,
+    first_sample: int = 0,
     with_details: bool = False,
     loops: Loops | None = None,
 ) -> Iterator[TextStep]:
     """Yield the steps of a session's decoder with their text: one text after the other, or as many together as --batch
     says.
 
-    name: one of DECODERS. inputs: the tokens of each text's prompt. Text i has the random numbers of number
-    first_number + i, which with the seed decides them. with_details: True to explain the tests of each step. loops: in
-    place of the session's, for another number of texts at a time.
+    name: one of DECODERS. inputs: the tokens of each text's prompt. first_sample: the number of the first text, as in
+    Session.speculative; the others follow. with_details: True to explain the tests of each step. loops: in place of the
+    session's, for another number of texts at a time.
     """
     loops = loops or session.loops
-    size = len(inputs) if loops.batch > 1 else 1  # of a group
-    for first_text in range(0, len(inputs), size):
-        group = inputs[first_text : first_text + size]
-        decode = TextDecode(session, loops, group, first_text, first_number, with_details)
+    n_together = len(inputs) if loops.batch > 1 else 1
+    for first_text in range(0, len(inputs), n_together):
+        group = inputs[first_text : first_text + n_together]
+        decode = TextDecode(session, loops, group, first_text, first_sample + first_text, with_details)
         yield from decode.steps(name, N)
 
 
@@ -50,46 +50,49 @@ class TextDecode:
     session: Any
     loops: Loops
     inputs: Sequence  # of the group: the tokens of each text's prompt
-    first_text: int  # index, in all inputs, of this group's first text
-    first_number: int  # text i of all inputs has the random numbers of number first_number + i
+    first_text: int  # index of the group's first text, of all texts
+    first_sample: int  # its sample number, which with the seed decides its random numbers
     with_details: bool
 
     def __post_init__(self):
         plan = self.session.plan
-        indices = range(self.first_text, self.first_text + len(self.inputs))
-        self.rngs = [RecordedRandom(plan.rng(self.first_number + index)) for index in indices]
-        self.texts = [StreamDecoder(self.session.encoder, plan.stop) for _ in indices]
+        self.texts = [StreamDecoder(self.session.encoder, plan.stop) for _ in self.inputs]
+        self.rngs = [RecordedRandom(plan.rng(self.first_sample + place)) for place in range(len(self.inputs))]
 
     def is_stopped(self, place: int) -> bool:
+        """Whether a text of the group has met its stop text."""
         return self.texts[place].stopped
+
+    def are_all_stopped(self) -> bool:
+        return all(text.stopped for text in self.texts)
 
     def steps(self, name: str, N: int) -> Iterator[TextStep]:
         """Yield each step of a decoder with its text and its times, until all texts are complete."""
         times = StepTimes(self.session.logs)
         rounds = self.loops.rounds(name, self.inputs, N, self.rngs, self.is_stopped)
-        all_stopped = False  # whether each text has met its stop text
-        while not all_stopped:
-            times.begin()
-            of_texts = next(rounds, None)
-            times.end()
-            if not of_texts:
-                break
-            steps = [self.text_step(of_text) for of_text in of_texts]
-            all_stopped = all(text.stopped for text in self.texts)
-            times.write(steps[0], all_stopped)
+        for served in times.clocked(rounds):
+            steps = [self.text_step(step_of_text) for step_of_text in served]
+            times.write(steps[0], self.are_all_stopped())
             yield from steps
-        for index, text in enumerate(self.texts, start=self.first_text):
+            if self.are_all_stopped():
+                break
+        for text_index, text in enumerate(self.texts, start=self.first_text):
             if rest := text.flush():
-                yield TextStep([], pieces=[rest], text_index=index)
+                yield TextStep([], pieces=[rest], text_index=text_index)
 
-    def text_step(self, of_text: StepOfText) -> TextStep:
+    def text_step(self, step_of_text: StepOfText) -> TextStep:
         """Return a step with its text and without times. Its tokens are pushed to the text, and the random numbers that
         were recorded since the text's last step are taken."""
-        place, step, _ = of_text
+        place, step, chances = step_of_text
+        rule = self.session.plan.rule
         u = self.rngs[place].take()
         pieces = push_tokens(step.tokens, self.texts[place])
         n = len(pieces)  # tokens that belong to the text
-        chances, by_papers_rule = chances_of(of_text, self.session.plan.rule)
+        if chances is None:
+            chances = rule.chances(step)
+            by_papers_rule = papers_chances(step, rule)
+        else:  # a loop on a device keeps neither p nor q
+            by_papers_rule = []
         text_step = TextStep(
             tokens=step.tokens[:n],
             drafted=step.n_drafted,
@@ -121,13 +124,6 @@ def add_tree(text_step: TextStep, step: Step) -> None:
     """Add the tree of drafts, and its accepted nodes."""
     tree = step.proposal
     text_step.tree = {"tokens": tree.tokens, "parents": tree.parents, "path": path_of(step)[1:]}
-
-
-def chances_of(of_text: StepOfText, rule: Rule) -> tuple[list[float], list[float]]:
-    """The chance of acceptance of each tested draft by the rule, and by the paper's if the rule changes its test."""
-    if of_text.chances is not None:
-        return of_text.chances, []
-    return rule.chances(of_text.step), papers_chances(of_text.step, rule)
 
 
 def levels_of(proposal: Proposal, outer_levels: Sequence[Sequence[DrafterSpec]]) -> dict[str, list]:

@@ -2,14 +2,15 @@
 decode through it. The blog's create_model_fn is Session.model, and its seed is set in Plan.rng."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from speculative.decode_parts import DecodeParts
 from speculative.decoding import decoded
-from speculative.drafters.base import Drafter
+from speculative.drafters import first_of
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.choice import make_engine
 from speculative.fast import spelled_out
@@ -75,8 +76,8 @@ class Session(Generic[AnyOptions]):
         self.prompts = self.prompts_that_fit(prompts)
         self.load()
         self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.filtered_roles}
-        self.python_loops = PythonLoops(self.plan, self.models)
-        self.loops = self.compiled_loops(self.plan) or self.python_loops
+        self.parts = DecodeParts(self.plan, self.models)
+        self.loops = self.compiled_loops(self.plan) or PythonLoops(self.parts)
         self.loops_by_batch = {self.plan.batch: self.loops}  # kept, as K auto learns what calls cost
 
     def load(self) -> None:
@@ -200,18 +201,19 @@ class Session(Generic[AnyOptions]):
         if n_texts not in self.loops_by_batch:
             plan = replace(self.plan, batch=n_texts)
             self.engine.check(plan)
-            self.loops_by_batch[n_texts] = self.compiled_loops(plan) or PythonLoops(plan, self.models)
+            self.loops_by_batch[n_texts] = self.compiled_loops(plan) or PythonLoops(DecodeParts(plan, self.models))
         return self.loops_by_batch[n_texts]
 
     # ---- Their parts -------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
         """The model of a role with its filters: model(x, n_last) -> distributions."""
-        return self.python_loops.model(role, self.models)
+        return self.parts.model(role, self.models)
 
-    def drafter(self, rng: np.random.Generator, target: Any = None) -> Drafter:
-        """The drafter of a decode with this generator and this model of the target."""
-        return self.python_loops.drafter(rng, self.models, target=target)
+    def drafter(self, rng: np.random.Generator, target: Any = None) -> Callable:
+        """The drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
+        context = self.parts.context(rng, self.models, target)
+        return first_of(self.parts.drafts_of_level(0, context))
 
     def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""

@@ -2,11 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from speculative.engines.calls import Call
-from speculative.steps import TextStep
+from speculative.steps import StepOfText, TextStep
 
 RoleCall = tuple[str, Call]  # the role of a model, and a call of it
 
@@ -20,26 +20,30 @@ def in_order(role_call: RoleCall) -> tuple:
 class StepTimes:
     """The times of steps, by the clock and by the models' logs.
 
-    begin() and end() stand around the work of a round: its seconds are added to those that are in no step yet.
-    write() gives the round's first step the calls that were logged since begin(), and its seconds of that sum.
-    What write() leaves of the sum goes to later rounds: on a device the work of several is done in the first.
+    clocked() adds the seconds of each round's work to those that are in no step yet. write() gives the round's first
+    step the calls that were logged in its work, and its seconds of that sum. What is left of the sum goes to later
+    rounds: on a device the work of several is done in the first.
     """
 
     logs: Mapping[str, deque[Call]]  # by role
-    last: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the step
-    began: float = 0.0
+    last: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the round
+    began: float = 0.0  # when the round began
     unassigned_seconds: float = 0.0  # of the decoder, that are in no step yet
 
-    def begin(self) -> None:
-        self.last = {role: log[-1] if log else None for role, log in self.logs.items()}
-        self.began = time.perf_counter()
-
-    def end(self) -> None:
-        self.unassigned_seconds += time.perf_counter() - self.began
+    def clocked(self, rounds: Iterator[Sequence[StepOfText]]) -> Iterator[Sequence[StepOfText]]:
+        """Yield these rounds, up to an empty one. Only their own work is timed, not that of the caller between them."""
+        while True:
+            self.last = {role: log[-1] if log else None for role, log in self.logs.items()}
+            self.began = time.perf_counter()
+            served = next(rounds, None)
+            self.unassigned_seconds += time.perf_counter() - self.began
+            if not served:
+                return
+            yield served
 
     def calls(self) -> list[RoleCall]:
-        """The models' calls since begin(). A log may also hold calls of another thread that uses the model: a call
-        that began earlier is not of this step."""
+        """The models' calls of this round. A log may also hold calls of another thread that uses the model: a call that
+        began earlier is not of this round."""
         made = []
         for role, log in self.logs.items():
             for call in reversed(log.copy()):

@@ -118,8 +118,8 @@ class Networks(Models):
         rng = np.random.default_rng(2)
         self.loaded["heads"] = Heads(rng.standard_normal((2, N_EMBD, N_EMBD)), rng.standard_normal((2, N_EMBD)))
 
-    def time_call(self, role, x, n_rows):
-        """In place of PythonLoops.time_call."""
+    def call_seconds(self, role, x, n_rows):
+        """In place of LevelCosts.call_seconds."""
         return SECONDS.get(role, 0.3) * (1 + 0.05 * (n_rows - 1))
 
     def spec(self, role):
@@ -159,16 +159,16 @@ class World:
         self.session = Session(o, networks)
         self.target = self.session.model("target")
         if self.session.plan.depends_on_times:
-            self.session.python_loops.time_call = networks.time_call
+            self.session.loops.costs.call_seconds = networks.call_seconds
             self.session.loops.measure(PROMPT)
-        self.lookaheads = self.session.python_loops.lookaheads
+        self.lookaheads = self.session.parts.lookaheads
 
     def users(self, x, k):
         return model_drafter(self.row, self.rng)(x, k)[:2]
 
     def steps(self, N, rng):
         """A decode that knows of no other: an AutoK has learned nothing yet."""
-        self.session.python_loops.lookaheads = copy.deepcopy(self.lookaheads)
+        self.session.parts.lookaheads = copy.deepcopy(self.lookaheads)
         self.session.forget()
         self.clock.now = 0.0
         self.rng = rng

@@ -70,7 +70,7 @@ def test_ngram_counts_in_the_users_text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("Sherlock Holmes rubbed his eyes. " * 20)
     session = load_pair("tiny-draft", "tiny-target", MODELS, drafter="ngram", ngram_text=str(path), threads=1)
-    drafted = session.drafter(np.random.default_rng(0)).chain(np.array(session.encode("Sherlock Holmes")), 4)
+    drafted = session.drafter(np.random.default_rng(0))(np.array(session.encode("Sherlock Holmes")), 4)
     assert session.encoder.decode(drafted.tokens).startswith(" rubbed his")
 
 

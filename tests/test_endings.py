@@ -49,7 +49,7 @@ def write():
         print("ready", flush=True)
         time.sleep(600)
 
-errors.guarded(write, "interrupted: and how to go on")
+errors.guarded(write, interrupted="interrupted: and how to go on")
 """
     (tmp_path / "file").write_text("old")
     process = start("-c", code)

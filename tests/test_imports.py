@@ -25,6 +25,8 @@ FLOORS = (
     "speculative.decoding",
     "speculative.step_times",
     "speculative.loops",
+    "speculative.level_costs",
+    "speculative.decode_parts",
     "speculative.fast",
     "speculative.loading",
     "speculative.packs",

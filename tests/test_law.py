@@ -189,7 +189,7 @@ OF_OUR_OWN = [
     ("user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
-    ("loops:PythonLoops.steps", "drafter = self.drafter(rng, loaded, target=target)", "rng, other = __import__('enumeration').twins(rng)\n    drafter = self.drafter(other, loaded, target=target)", CHAIN),
+    ("loops:PythonLoops.steps", "context = self.parts.context(rng, loaded, target)", "rng, other = __import__('enumeration').twins(rng)\n    context = self.parts.context(other, loaded, target)", CHAIN),
 ]  # fmt: skip
 
 

@@ -11,9 +11,10 @@ import pytest
 from tiny import decoded, plant
 
 from speculative.acceptance import Acceptance
+from speculative.decode_parts import DecodeParts
 from speculative.drafters import DRAFTERS
+from speculative.level_costs import LevelCosts
 from speculative.lookahead import AutoK, Stopping
-from speculative.loops import PythonLoops
 from speculative.measure.simulate import Clock, KnownText, Prices, Simulation
 from speculative.sampling import NOTHING, speculative_sampling
 
@@ -191,11 +192,11 @@ def test_a_machine_whose_speed_changes_after_the_measurement_is_no_harm(factor):
 def test_costs_are_measured_within_the_context(pair, monkeypatch, n_ctx):
     """Of the last tokens of a prompt, so many that a small context leaves room for windows."""
     calls = []
-    loops = PythonLoops(pair.changed(K="auto").plan, pair.models)
-    loops.n_ctx = n_ctx
-    monkeypatch.setattr(loops, "time_call", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
-    loops.measure(range(min(8, n_ctx - 1)))
-    assert loops.lookaheads[0].is_measured
+    costs = LevelCosts(DecodeParts(pair.changed(K="auto").plan, pair.models))
+    costs.n_ctx = n_ctx
+    monkeypatch.setattr(costs, "call_seconds", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
+    costs.measure(range(min(8, n_ctx - 1)))
+    assert costs.parts.lookaheads[0].is_measured
     assert all(n + n_rows <= n_ctx for n, n_rows in calls)
     assert (max(n_rows for _, n_rows in calls) == 17) == (n_ctx > 17)
 

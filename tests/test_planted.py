@@ -199,7 +199,7 @@ def check_forgotten(load):
 def check_costs(load):
     session = load(K="auto")
     [*session.speculative(PROMPT, 4)]
-    [lookahead] = session.python_loops.lookaheads
+    [lookahead] = session.parts.lookaheads
     assert lookahead.is_measured
 
 
@@ -285,13 +285,13 @@ MISTAKES = [
     (check_memory, "session:Session.load", "self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
     (check_special, "session:Session.encode", "self.plan.special", "False"),
     (check_smallest_context, "loading:Models.smallest_context", "min(", "max("),
-    (check_samples, "decoding:TextDecode.__post_init__", "plan.rng(self.first_number + index)", "plan.rng(self.first_number)"),
+    (check_samples, "decoding:decoded", "first_sample + first_text, with_details", "first_text, with_details"),
     (check_rule, "loops:PythonLoops.steps", "lookahead.K_max, rng, plan.rule.accept)", "lookahead.K_max, rng)"),
-    (check_greedy, "loops:PythonLoops.steps", 'autoregressive_sampling(x, target,', 'autoregressive_sampling(x, self.model(plan.network_roles[-1], loaded),'),
+    (check_greedy, "loops:PythonLoops.steps", 'autoregressive_sampling(x, target,', 'autoregressive_sampling(x, self.parts.model(plan.network_roles[-1], loaded),'),
     (check_stop, "decoding:TextDecode.text_step", "min(step.n_accepted, n)", "step.n_accepted"),
     (check_stop, "decoding:push_tokens", "if text.stopped", "if False"),
-    (check_draft_filters, "loops:PythonLoops.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
-    (check_lookahead_of_each_level, "loops:PythonLoops.staged_at", "self.lookaheads[level + 1]", "self.lookaheads[level]"),
+    (check_draft_filters, "decode_parts:DecodeParts.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
+    (check_lookahead_of_each_level, "decode_parts:DecodeParts.staged_draft", "self.lookaheads[level + 1]", "self.lookaheads[level]"),
     (check_times, "step_times:StepTimes.calls", "sorted(made, key=in_order)", "made"),
     (check_times, "step_times:StepTimes.take_span", "began, seconds = self.began", "began, seconds = 0.0"),
     (check_times, "step_times:StepTimes.write", "step.prefill |= call.prefill", "pass"),

@@ -258,7 +258,7 @@ def test_each_draft_was_drawn_from_the_p_that_it_comes_with(monkeypatch, drafter
     world.target(x[:-1])  # heads draft from its last call
     us = [0.0, LAST, *RNG(8).random(6)]
     for pair in zip(us, reversed(us), strict=True):
-        proposal = world.session.drafter(scripted(*pair), target=world.target).chain(x, 2)
+        proposal = world.session.drafter(scripted(*pair), target=world.target)(x, 2)
         assert [*proposal.tokens] == [drawn(p_i, u) for p_i, u in zip(proposal.p, pair, strict=True)]
 
 

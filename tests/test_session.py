@@ -467,7 +467,7 @@ def always(token):
 
 def test_the_name_of_a_function_belongs_to_its_session(pair):
     def drafts(session):
-        return session.drafter(np.random.default_rng(0)).chain([1, 2, 3], 2).tokens
+        return session.drafter(np.random.default_rng(0))([1, 2, 3], 2).tokens
 
     first = pair.changed(drafter=always(1))
     second = first.changed(drafter=always(2))

@@ -15,6 +15,7 @@ import pytest
 from conftest import MODELS
 
 from speculative import UserError, load_pair
+from speculative.decode_parts import DecodeParts
 from speculative.engines.c.library import library
 from speculative.engines.together import Closed, Strand
 from speculative.loops import PythonLoops
@@ -169,7 +170,7 @@ def texts_of(steps, n_texts=5):
 def batch_of(session, size, sampled):
     session = copy(session)
     session.plan = replace(session.plan, batch=size)
-    session.loops = PythonLoops(session.plan, session.models)
+    session.loops = PythonLoops(DecodeParts(session.plan, session.models))
     return texts_of(session.batch(sampled, N))
 
 

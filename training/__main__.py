@@ -99,4 +99,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    guarded(main, "interrupted: the same command continues from the last checkpoint")
+    guarded(main, interrupted="interrupted: the same command continues from the last checkpoint")

@@ -1,19 +1,10 @@
-"""The parts of a drafter, and the entry by which a file of this folder declares one."""
+"""The entry by which a file of this folder declares a drafter, and what a drafter is made from."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from speculative.filters import Filters
-
-
-class Drafter(NamedTuple):
-    """A drafter, as a decoder takes it. The lookahead of a decode joins the parts itself; the chain is for --verify and
-    for a user's own loop."""
-
-    chain: Callable  # draft(x, k) -> Proposal
-    parts: Sequence  # of a+b those of a and of b; the chain is the first that proposes anything
-    tree: Callable | None = None  # draft(x, widths) -> trees.Tree, if it can
 
 
 def until_unsure(margins: Sequence[float], go_on: Callable | None) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 
 from speculative.decoding import decoded
@@ -42,10 +43,13 @@ def timed_turns(
         for name in others:
             yield run(name, watch)
         return
-    rounds = [[record, *(run(name, watch) for name in others)]]
-    while not is_enough(rounds, repeats):
-        rounds.append([run(name) for name in names])
-    yield from map(median_run, zip(*rounds, strict=True))
+    runs = {first: [record]}  # of each decoder
+    for name in others:
+        runs[name] = [run(name, watch)]
+    while not is_enough([*runs.values()], repeats):
+        for name in names:
+            runs[name].append(run(name))
+    yield from map(median_run, runs.values())
 
 
 def run_once(
@@ -63,12 +67,12 @@ def run_once(
     return record
 
 
-def is_enough(rounds: Sequence[Sequence[DecoderRecord]], repeats: int | None) -> bool:
-    """Return True if the decoders, which ran once in each round, have run often or long enough."""
+def is_enough(runs: Sequence[Sequence[DecoderRecord]], repeats: int | None) -> bool:
+    """Return True if the decoders have run often or long enough. runs: of each decoder, equally many."""
     if repeats:
-        return len(rounds) >= repeats
-    seconds = sum(record.seconds for records in rounds for record in records)
-    return seconds >= SHORT_SECONDS * len(rounds[0])
+        return len(runs[0]) >= repeats
+    seconds = sum(record.seconds for record in chain.from_iterable(runs))
+    return seconds >= SHORT_SECONDS * len(runs)
 
 
 def median_run(records: Sequence[DecoderRecord]) -> DecoderRecord:

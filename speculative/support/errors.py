@@ -80,8 +80,8 @@ def install_library(library: str) -> str:
 # ---- The end of a command --------------------------------------------------------------------------------------------
 
 
-def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> None:
-    """Call action(), the whole of a command. A foreseen error ends the process with one line and status 2.
+def guarded(action: Callable[..., object], *arguments: object, interrupted: str = "interrupted") -> None:
+    """Call action(*arguments), the whole of a command. A foreseen error ends the process with one line and status 2.
 
     Ctrl-C ends it with the line `interrupted` and status 130, SIGTERM with status 143. An unforeseen exception shows
     its traceback, by which it can be repaired.
@@ -89,7 +89,7 @@ def guarded(action: Callable[[], object], interrupted: str = "interrupted") -> N
     prepare_streams()
     try:
         handle_signals()
-        action()
+        action(*arguments)
         sys.stdout.flush()  # here, so that a full disk is explained
     except KeyboardInterrupt:
         sys.stdout.flush()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.decode_parts import DecodeParts
 from speculative.loops import DECODERS, PythonLoops
 from speculative.sampling import Step
 from speculative.session import Session
@@ -95,7 +96,7 @@ class Drawn:
         """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
         session = self.session
         plan = replace(session.plan, batch=len(prompts))
-        loops = PythonLoops(plan, session.models)
+        loops = PythonLoops(DecodeParts(plan, session.models))
         loops.ready(prompts, self.N)
         rngs = self.streams["speculative"].spawn(len(prompts))
         steps: list[list[Step]] = [[] for _ in prompts]
@@ -134,7 +135,7 @@ def rows_of(session: Session, x, tokens: list[int]) -> np.ndarray:  # [n], [m] -
 def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
     """Yield the places of the tokens that were decoded after x, in both orders. q: their rows [N, n_vocab]."""
     target = session.model("target")
-    draft = session.drafter(rng, target=target).chain
+    draft = session.drafter(rng, target)
     text = np.array([*x, *tokens])  # [n + N]
     for i, token in enumerate(tokens):
         q_i = q[i]  # [n_vocab]

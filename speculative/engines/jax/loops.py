@@ -123,14 +123,14 @@ class DeviceLoops:
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
     def rounds(
-        self, name: str, prompts: Sequence, N: int, rngs: Sequence, stopped: Callable
+        self, name: str, prompts: Sequence, N: int, rngs: Sequence, is_stopped: Callable
     ) -> Iterator[list[StepOfText]]:
         """Decode N tokens for each of the prompts with the decoder `name`. Yield, for each call of the target, the step
         that it gave each prompt, without distributions.
 
         `batch` of them are decoded together. The tokens of a prompt depend on its number, not on its neighbours.
         rngs: the first gives the seed of all.
-        stopped(place): True if the caller needs no more tokens of this prompt.
+        is_stopped(place): True if the caller needs no more tokens of this prompt.
         """
         K = self.K_of(name, N)
         lengths = lengths_of(prompts, N, K)
@@ -139,9 +139,9 @@ class DeviceLoops:
         for first in range(0, len(prompts), self.batch):
             end = first + self.batch
             group = Group(prompts[first:end], first, N, K, *lengths)
-            yield from self.rounds_of_group(group, seed, stopped)
+            yield from self.rounds_of_group(group, seed, is_stopped)
 
-    def rounds_of_group(self, group: Group, seed: int, stopped: Callable) -> Iterator[list[StepOfText]]:
+    def rounds_of_group(self, group: Group, seed: int, is_stopped: Callable) -> Iterator[list[StepOfText]]:
         """The same for prompts that are decoded together."""
         first = group.first
         slots = [*range(len(group.prompts))]  # of the texts that are not complete
@@ -152,7 +152,7 @@ class DeviceLoops:
             has_drafts = output.n_allowed[:n_calls].any(axis=1)  # [n_calls]
             scoring = seconds / (n_calls + self.drafting_ratio * has_drafts.sum())
             for i in range(n_calls):
-                slots = [slot for slot in slots if not stopped(first + slot)]
+                slots = [slot for slot in slots if not is_stopped(first + slot)]
                 served = [step_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
                 if not served:
                     break
