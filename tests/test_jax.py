@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import decoded, first_layer, logits_themselves, on_jax, python, random_params, refusal
+from tiny import convert, decoded, first_layer, logits_themselves, on_jax, python, random_params, refusal
 
 pytest.importorskip("jax")
 
@@ -28,7 +28,6 @@ from speculative.engines.jax.loops import DeviceLoops, Group, lengths_of
 from speculative.engines.jax.model import SMALL
 from speculative.engines.model import Model
 from speculative.engines.numpy_engine import NumpyEngine
-from speculative.engines.parameters import convert_all
 from speculative.filters import GREEDY, Filters
 from speculative.measure.greedy import greedy_difference
 from speculative.rules import TOKEN, parse_rule
@@ -146,7 +145,7 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
-    packed = convert_all(params, packing.packer(dtype))
+    packed = convert(params, packing.packer(dtype))
     on_cpu = CachedNetwork(packed, HPARAMS, partial(engine.new_pass, threads=1))
     logits = cached(network).logits(x, 4)
     assert logits.dtype == np.float32

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import first_layer, python, random_params
+from tiny import convert, first_layer, python, random_params
 
 from speculative.engines.cached_network import CachedNetwork
-from speculative.engines.parameters import convert_all
 from speculative.filters import Filters
 from speculative.rules import TOKEN
 
@@ -49,7 +48,7 @@ def on_mesh(n_data, n_model):
     from speculative.engines.jax.sharding import make_mesh, place
 
     mesh = make_mesh(n_model, n_data)
-    target, draft = ((partial(convert_all, params), hparams) for params, hparams in models())
+    target, draft = ((partial(convert, params), hparams) for params, hparams in models())
     network = place(*target, "float32", mesh, n_model > 1)
     # With the 8 devices the draft is split too; the product has all of it on each device.
     drafts = place(*draft, "float32", mesh, n_model == 8)

@@ -15,7 +15,6 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
-from speculative.engines.parameters import convert_all as convert
 from speculative.measure.record import Sample
 from speculative.support.errors import UserError
 
@@ -51,6 +50,11 @@ def flatten(params, *path):
     blocks = {f"h{i}": block for i, block in enumerate(params.get("blocks", []))}
     children = {key: child for key, child in params.items() if key != "blocks"} | blocks
     return {name: array for key, child in children.items() for name, array in flatten(child, *path, key).items()}
+
+
+def convert(params, function):
+    """The nested dict of function(name, array)."""
+    return nested({name: function(name, array) for name, array in flatten(params).items()})
 
 
 def on_jax(read, hparams, dtype="float32"):

@@ -65,6 +65,15 @@ def float16(tensors: dict) -> dict:
     return {name: np.ascontiguousarray(a, np.float16) for name, a in tensors.items()}
 
 
+def convert_all(params, convert, name: str = ""):
+    """Return the nested dict of convert(name, tensor). The names are made of the keys: wte, attn/c_proj/w."""
+    if isinstance(params, dict):
+        return {key: convert_all(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
+    if isinstance(params, list):
+        return [convert_all(block, convert) for block in params]
+    return convert(name, params)
+
+
 def checkpoint_of(o) -> Path:
     return Path(o.models_dir, f"{o.out}.npz")
 

@@ -21,13 +21,12 @@ import numpy as np
 
 from speculative.drafters.model import model_drafter
 from speculative.engines.choice import choose, make_engine
-from speculative.engines.parameters import convert_all
 from speculative.filters import Filters
 from speculative.sampling import speculative_sampling
 from speculative.support.errors import UserError
 from speculative.support.texts import read_prompts
 from training.distil import Lesson, acceptance_figures, divergence, mean, save_better
-from training.files import checkpoint_of, load_both
+from training.files import checkpoint_of, convert_all, load_both
 from training.loop import fit, say
 from training.network import Model
 

@@ -64,20 +64,16 @@ def read_config(path: str) -> dict:
             raise UserError(f"{path}: {' and '.join(theirs)} should be the same number")
         sizes.append(content.get(name, left_out.get(name)))
         config[name] = sizes[0]
-    check_quantization(config, path)
     check(config, path)
     return config
 
 
-def check_quantization(config: dict, path: str) -> None:
+def check(config: dict, path: str) -> None:
+    """Raise UserError for a setting that is not honoured."""
     for name in ("quantization_config", "quantization"):
         if config.get(name):
             instead = "use the model that was quantized; --dtype int8 rounds it"
             raise UserError(f"{path}: its {name} says that the weights are quantized: {instead}")
-
-
-def check(config: dict, path: str) -> None:
-    """Raise UserError for a setting that is not honoured."""
     for name, honoured in HONOURED.items():
         value = config.get(name, honoured[0])
         if type(value) is not type(honoured[0]) or value not in honoured:

@@ -53,11 +53,10 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     they are not known. Raises UserError."""
     try:
         with new_session() as session:
-            length = length_of(session, url, size)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with locked(path, f"waiting for another program, which downloads {path} ..."):
                 if not os.path.isfile(path):  # the other program has not
-                    receive(session, url, f"{path}.part", length)
+                    receive(session, url, f"{path}.part", size)
                     finish(url, path, sha256)
     except (OSError, ValueError) as error:  # requests' are OSErrors; a ValueError comes of headers that make no sense
         cause = getattr(error.args[0], "reason", error) if error.args else error  # urllib3's, the last of its tries
@@ -86,36 +85,30 @@ def check(answer: Any, **how: Any) -> None:
         raise UserError(f"{answer.url} is a web page, not the file")
 
 
-def length_of(session: Any, url: str, size: int) -> int:
-    """Return the bytes of a file on the server. size: those that it should have, or 0. Raises UserError."""
+def receive(session: Any, url: str, part: str, size: int) -> None:
+    """Ask for the bytes that a file lacks, until it is complete. size: the bytes that it should have, or 0: then an
+    earlier run's are not used. Raises UserError, RequestException."""
     import requests
 
-    try:
-        answer = session.head(url, timeout=TIMEOUT, allow_redirects=True)
-    except requests.HTTPError:  # some servers answer no HEAD
-        with session.get(url, timeout=TIMEOUT, stream=True) as answer:
-            pass
-    length = int(answer.headers.get("Content-Length", 0))
-    if length < 1:
-        raise UserError(f"{url} is not the file: its length is 0 or unknown")
-    if size and length != size:
-        raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
-    return length
-
-
-def receive(session: Any, url: str, part: str, length: int) -> None:
-    """Ask for the bytes that a file lacks, until it is complete. Raises UserError, RequestException."""
-    import requests
-
-    if os.path.islink(part) or size_of(part) > length:  # of a stranger, or of another version
+    if os.path.islink(part) or size_of(part) > size:  # of a stranger, or of another version
         os.remove(part)
-    while (n_received := size_of(part)) < length:
-        ranges = {"Range": f"bytes={n_received}-"}
+    length = size
+    n_received = size_of(part)
+    while n_received < length or not length:
+        begin = n_received
+        ranges = {"Range": f"bytes={begin}-"}
         with session.get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
-            begin = n_received if answer.status_code == 206 else 0  # or the server sends all of it
+            if answer.status_code != 206:  # the server sends all of it
+                begin = 0
+            length = begin + int(answer.headers.get("Content-Length", 0))
+            if length < 1:
+                raise UserError(f"{url} is not the file: its length is 0 or unknown")
+            if size not in (0, length):
+                raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
             write(answer, part, begin, length)
-        if not n_received < size_of(part) <= length:
+        if size_of(part) <= n_received:
             raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
+        n_received = size_of(part)
 
 
 def write(answer: Any, part: str, begin: int, length: int) -> None:
@@ -127,8 +120,6 @@ def write(answer: Any, part: str, begin: int, length: int) -> None:
         f.truncate(begin)
         for chunk in answer.iter_content(CHUNK):
             bar.update(f.write(chunk))
-            if f.tell() > length:  # a server that never ends
-                break
 
 
 def finish(url: str, path: str, sha256: str) -> None:

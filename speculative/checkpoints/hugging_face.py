@@ -1,7 +1,7 @@
 """Hugging Face's checkpoints: model.safetensors, or its parts.
 
 A safetensors file begins with the length of its header (8 bytes) and the header, JSON: for each tensor its type, its
-shape and its place in the bytes that follow. The tensors fill these bytes without a gap.
+shape and its place in the bytes that follow.
 
 Source: https://github.com/huggingface/safetensors, section "Format".
 """
@@ -10,12 +10,11 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from speculative.checkpoints.disk import MappedFile, bad_file, mapped
-from speculative.checkpoints.tensors import N_BYTES, Index, Tensor, array_of
+from speculative.checkpoints.disk import bad_file, mapped
+from speculative.checkpoints.tensors import Index, Tensor, array_of
 from speculative.support.errors import first_line
 from speculative.support.terminal import one_line
 
@@ -68,56 +67,26 @@ def leave_out_output_matrix(tensors: Index) -> None:
 
 
 def read_file(path: str) -> tuple[Index, dict]:
-    """Read the header of one safetensors file -> its tensors by their names there, and its metadata. Raises UserError
-    if it is damaged."""
+    """Read the header of one safetensors file, which their library checks -> its tensors by their names there, and its
+    metadata. Raises UserError if it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
     file = mapped(path)
-    start = 8 + int.from_bytes(file.content[:8], "little")
+    backend = "pread" if isinstance(file.content, bytes) else "mmap"
     try:
-        header = json.loads(file.content[8:start])
-        if not isinstance(header, dict):
-            raise ValueError("its header is not an object of tensors")
-        metadata = header.pop("__metadata__", {})
-        tensors = {name: tensor_of(file, start, name, about) for name, about in header.items()}
-        check_places(header, len(file.content) - start)
-    except (ValueError, RecursionError) as error:
+        with safe_open(path, "numpy", backend=backend) as f:
+            metadata = f.metadata() or {}
+    except SafetensorError as error:
         raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)})") from None
-    return tensors, metadata if isinstance(metadata, dict) else {}
-
-
-def tensor_of(file: MappedFile, start: int, name: str, about: Any) -> Tensor:
-    """Return a tensor as the header describes it. start: the byte after the header. Raises ValueError."""
-    if not is_tensor(about):
-        raise ValueError(f"tensor {one_line(name)!r:.100} lacks a dtype, a shape, or the data_offsets of two bytes")
-    stored = about["dtype"]
-    shape = tuple(about["shape"])
-    begin, end = about["data_offsets"]
-    n_bytes = end - begin
-    tensor = Tensor(file, TYPES.get(stored, stored), shape, start + begin)
-    if tensor.dtype in N_BYTES and tensor.n_bytes != n_bytes:
-        raise ValueError(f"a shape {shape} of {stored} in {n_bytes} bytes")
-    return tensor
-
-
-def is_tensor(about: Any) -> bool:
-    """Return True for an object with a type, a shape and a place."""
-    if not isinstance(about, dict) or not isinstance(about.get("dtype"), str):
-        return False
-    places = about.get("data_offsets")
-    return are_numbers(about.get("shape")) and are_numbers(places) and len(places) == 2
-
-
-def are_numbers(value: Any) -> bool:
-    """Return True for a list of whole numbers from 0 on."""
-    return isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
-
-
-def check_places(header: dict, n_bytes: int) -> None:
-    """Raise ValueError if the tensors, each from a byte to another, do not fill the n_bytes after the header."""
-    places = sorted(about["data_offsets"] for about in header.values())
-    begins = [begin for begin, _ in places]
-    ends = [end for _, end in places]
-    if [*begins, n_bytes] != [0, *ends]:
-        raise ValueError(f"its tensors do not fill its {n_bytes} bytes without a gap")
+    start = 8 + int.from_bytes(file.content[:8], "little")  # of the tensors
+    header = json.loads(file.content[8:start])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, about in header.items():
+        stored = about["dtype"]
+        begin, _ = about["data_offsets"]
+        tensors[name] = Tensor(file, TYPES.get(stored, stored), tuple(about["shape"]), start + begin)
+    return tensors, metadata
 
 
 def openai_name(name: str) -> str:

@@ -60,7 +60,12 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
 
     is_checked: an earlier run found its CRC32C right and its numbers finite.
     """
-    content = content_of(tensor, name)
+    if tensor.dtype not in N_BYTES:
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
+    rest = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin :]
+    content = rest[: tensor.n_bytes]
+    if len(content) < tensor.n_bytes:
+        raise bad_file(tensor.path, f"it ends before tensor {name} does")
     if not is_checked and tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
         raise bad_file(tensor.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -68,17 +73,6 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
         if not is_checked and not is_finite(array):  # rounding would hide it: an int8 weight is a number in any case
             raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity, or more than float32 can")
     return array.reshape(tensor.shape)
-
-
-def content_of(tensor: Tensor, name: str) -> np.ndarray:  # -> uint8 [n_bytes]
-    """Return the bytes of a tensor. Raises UserError for another type, and for a file that is cut."""
-    if tensor.dtype not in N_BYTES:
-        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
-    end = tensor.begin + tensor.n_bytes
-    content = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin : end]
-    if len(content) < tensor.n_bytes:
-        raise bad_file(tensor.path, f"it ends before tensor {name} does")
-    return content
 
 
 def as_float32(content: np.ndarray, dtype: str) -> np.ndarray:  # uint8 [n_bytes] -> float32 [n]
@@ -157,8 +151,7 @@ def build_params(
         tensor = index[name]
         array = array_of(tensor, name, is_checked).reshape(shapes[name])
         value = convert(name, array)
-        copies = value if isinstance(value, tuple) else (value,)  # of a target and of its copies: see Engine.load
-        if all(copy is not array for copy in copies):
+        if value is not array:
             forget_pages(tensor)
         return value
 

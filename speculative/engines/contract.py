@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from speculative.checkpoints.tensors import nested
 from speculative.engines import memory
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import FORMATS
-from speculative.engines.parameters import convert_all
 from speculative.plan import Plan
 
 
@@ -67,18 +66,19 @@ class Engine:
         raise NotImplementedError
 
     def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
-        """Return a network for each model_spec.ModelSpec, from one reading: read(convert) gives the parameters as
-        load_params does. in_place: see converter. Raises UserError."""
+        """Return a network for each model_spec.ModelSpec, from one reading: read(convert) calls convert for each
+        tensor, as load_params does. in_place: see converter. Raises UserError."""
         converts = [self.converter(spec.dtype, in_place) for spec in specs]
+        models: list[dict] = [{} for _ in specs]  # of each: its tensors by name
 
-        def convert_to_all(name, array):
-            return tuple(convert(name, array) for convert in converts)
+        def convert_to_all(name, array):  # the file is read once for all
+            for convert, tensors in zip(converts, models, strict=True):
+                tensors[name] = convert(name, array)
 
-        in_all_formats = read(convert_to_all)  # a tuple in the place of each tensor: the file is read once for all
+        read(convert_to_all)
         networks = []
-        for number, spec in enumerate(specs):
-            params = convert_all(in_all_formats, partial(take, number))
-            networks.append(self.network(params, spec.hparams, str(spec)))
+        for spec, tensors in zip(specs, models, strict=True):
+            networks.append(self.network(nested(tensors), spec.hparams, str(spec)))
         return networks
 
     def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
@@ -99,8 +99,3 @@ class Engine:
         """Return both decoders as one program on the device (loops.Loops); None if a loop in Python calls the
         models. networks: by role, the target first."""
         return None
-
-
-def take(number: int, name: str, copies: Sequence) -> Any:
-    """Return one of a tensor's copies. name: convert_all tells it, and it is not needed."""
-    return copies[number]

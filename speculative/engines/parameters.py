@@ -1,19 +1,9 @@
 """The parameters of a network: nested dicts and lists of arrays and packed weights, under the names of gpt2.py."""
 
 import mmap
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-
-
-def convert_all(params: Any, convert: Callable, name: str = "") -> Any:
-    """Return a nested dict of convert(name, tensor). The names are made of the keys: wte, attn/c_proj/w."""
-    if isinstance(params, dict):
-        return {key: convert_all(value, convert, f"{name}/{key}" if name else key) for key, value in params.items()}
-    if isinstance(params, list):
-        return [convert_all(block, convert) for block in params]
-    return convert(name, params)
 
 
 def leaves(params) -> Iterator:

@@ -12,7 +12,7 @@ from speculative.support.signals import handle_signals, prepare_streams
 from speculative.support.terminal import one_line, without_secrets
 
 EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "jax"}  # a library -> its extra
-EXTRAS |= dict.fromkeys(("optax", "matplotlib", "safetensors"), "training")
+EXTRAS |= dict.fromkeys(("optax", "matplotlib"), "training")
 
 NO_THREAD = "can't start new thread"  # Python says it if threads or memory are limited
 MORE_THREADS = "raise the limit of processes (ulimit -u) or of memory (ulimit -v), or take fewer with --threads"

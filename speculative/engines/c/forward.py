@@ -45,9 +45,6 @@ class TextRows(NamedTuple):
 def parts_of(rows: TextRows) -> Iterator[TextRows]:
     """Cut the rows of a text into parts of CHUNK rows, of which each is computed after those before it."""
     n = len(rows.tokens)
-    if n <= CHUNK:
-        yield rows
-        return
     for first in range(0, n, CHUNK):
         end = min(first + CHUNK, n)
         first_wanted = max(first, n - rows.n_last)
@@ -56,15 +53,16 @@ def parts_of(rows: TextRows) -> Iterator[TextRows]:
 
 
 def calls_of(texts: Sequence[TextRows]) -> Iterator[list[TextRows]]:
-    """Share texts, of at most CHUNK rows, among calls of at most CHUNK rows."""
+    """Share the parts of texts among calls of at most CHUNK rows. Two parts of a text are never in one call."""
     call: list[TextRows] = []
     n = 0
     for rows in texts:
-        n += len(rows.tokens)
-        if n > CHUNK:
-            yield call
-            call, n = [], len(rows.tokens)
-        call.append(rows)
+        for part in parts_of(rows):
+            n += len(part.tokens)
+            if n > CHUNK:
+                yield call
+                call, n = [], len(part.tokens)
+            call.append(part)
     yield call
 
 
@@ -126,25 +124,25 @@ class CompiledPass:
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)
         rows = TextRows(self.cache, np.ascontiguousarray(tokens, np.int64), n_past, n_last, sees)
-        outputs = []
-        for part in parts_of(rows):
-            beside_others = self.compute_beside_others
-            outputs.append(beside_others(part) if beside_others else self.run([part]))
-        logits, self.hidden = outputs[0]
-        if len(outputs) > 1:
-            logits, self.hidden = map(np.concatenate, zip(*outputs, strict=True))
-        return logits
+        if self.compute_beside_others:
+            outputs = self.compute_beside_others(rows)
+        else:
+            [outputs] = self.together([rows])
+        self.hidden = outputs.hidden
+        return outputs.logits
 
     def together(self, texts: Sequence[TextRows]) -> list[Outputs]:
-        """Compute at most CHUNK rows of each of these texts. A row's bits do not depend on the others. Raises
-        ValueError as run does."""
+        """Compute rows of each of these texts. A row's bits do not depend on the others. Raises ValueError as run
+        does."""
+        outputs = [self.run(call) for call in calls_of(texts)]
+        logits, hidden = outputs[0]  # [n_wanted, n_vocab], [n_wanted, n_embd]
+        if len(outputs) > 1:
+            logits, hidden = map(np.concatenate, zip(*outputs, strict=True))
         results = []
-        for call in calls_of(texts):
-            logits, hidden = self.run(call)
-            end = 0
-            for rows in call:
-                first, end = end, end + rows.n_last
-                results.append(Outputs(logits[first:end], hidden[first:end]))
+        end = 0
+        for rows in texts:
+            first, end = end, end + rows.n_last
+            results.append(Outputs(logits[first:end], hidden[first:end]))
         return results
 
     def output(self, x):  # [n, n_embd] -> [n, n_vocab]

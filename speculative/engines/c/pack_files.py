@@ -25,17 +25,12 @@ ALIGNMENT = 64  # bytes of the largest vector register
 
 
 class Place(NamedTuple):
-    """Where an array is in a pack."""
+    """The place of an array in a pack."""
 
     begin: int  # its first byte
     shape: tuple[int, ...]
     dtype: type
     matrix: tuple[tuple[int, ...], Format] | None  # of a packed weight: the shape and the format of the matrix
-
-    @property
-    def end(self) -> int:
-        n_bytes = math.prod(self.shape) * np.dtype(self.dtype).itemsize
-        return self.begin + n_bytes + -n_bytes % ALIGNMENT
 
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:
@@ -52,31 +47,27 @@ def path_of(folder: str, models_dir: str, dtype: str) -> str:
     return os.path.join(models_dir, "packed", name)
 
 
-def places(hparams: dict, dtype: str) -> dict[str, Place]:
-    """Return the places of a pack's arrays, by their names."""
+def places(hparams: dict, dtype: str) -> tuple[dict[str, Place], int]:
+    """Return the places of a pack's arrays, by their names, and the bytes of the file."""
     places: dict[str, Place] = {}
-    begin = 0
+    end = 0
     for name, shape in checkpoint_shapes(hparams).items():
         matrix = matrix_of(name, shape, dtype)
         stored_shape, stored_type = (tiles_shape(*matrix), np.uint8) if matrix else (shape, np.float32)
-        places[name] = place = Place(begin, stored_shape, stored_type, matrix)
-        begin = place.end
-    return places
-
-
-def n_bytes(places: dict[str, Place]) -> int:
-    """Return the bytes of the file."""
-    return max(place.end for place in places.values())
+        places[name] = Place(end, stored_shape, stored_type, matrix)
+        end += math.prod(stored_shape) * stored_type().itemsize
+        end += -end % ALIGNMENT
+    return places, end
 
 
 def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
     """Pack a model to the disk, tensor by tensor: the whole file or nothing. Raises UserError, OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    place_of = places(hparams, dtype)
+    place_of, n_bytes = places(hparams, dtype)
     pack = packer(dtype)
     lock = Lock()
     with replacing(path) as part, open(part, "wb") as f:
-        f.truncate(n_bytes(place_of))
+        f.truncate(n_bytes)
 
         def write(name, array):
             value = pack(name, array)
@@ -89,14 +80,15 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
 
 def is_whole(path: str, hparams: dict, dtype: str) -> bool:
     """Return True for a file of a pack's size; False for a link, which another file may stand behind."""
-    return not os.path.islink(path) and size_of(path) == n_bytes(places(hparams, dtype))
+    _, n_bytes = places(hparams, dtype)
+    return not os.path.islink(path) and size_of(path) == n_bytes
 
 
 def load(path: str, hparams: dict, dtype: str) -> dict:
     """Map a pack -> the parameters of a model, packed. Raises UserError if it is cut."""
     file = mapped(path).content
-    place_of = places(hparams, dtype)
-    if n_bytes(place_of) != len(file):
+    place_of, n_bytes = places(hparams, dtype)
+    if n_bytes != len(file):
         raise bad_file(path, "damaged: delete it, and run --pack again")
     params: dict[str, Any] = {}
     for name, (begin, shape, kind, matrix) in place_of.items():
