@@ -11,7 +11,7 @@ from speculative.drafters.base import Context
 from speculative.drafters.staged import staged
 from speculative.engines.model import join_decode
 from speculative.loading import Models
-from speculative.lookahead import AutoK, FixedK
+from speculative.lookahead import AutoK, FixedK, Lookahead
 from speculative.plan import Plan
 from speculative.rules import TOKEN
 
@@ -25,7 +25,7 @@ class DecodeParts:
         self.plan = plan
         self.models = models
         self.n_vocab = models.spec("target").encoder.n_vocab
-        self.lookaheads: list[Any] = []  # of each level of the drafter, from the outermost in
+        self.lookaheads: list[Lookahead] = []  # of each level of the drafter, from the outermost in
         for K, specs in zip(plan.Ks, plan.levels, strict=True):
             scales = [spec.scale for spec in specs]
             self.lookaheads.append(FixedK(K) if isinstance(K, int) else AutoK(scales, is_alone=plan.batch == 1))

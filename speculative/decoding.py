@@ -1,6 +1,6 @@
 """Runs the loops of sampling.py on loaded models, and adds to each step its text, chances of acceptance and times.
 
-Step (of the loop) -> StepOfText (with the place of its text) -> TextStep (with its text and its times).
+Step (of the loop) -> PlacedStep (with the place of its text) -> TextStep (with its text and its times).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from speculative.loops import Loops
 from speculative.rules import papers_chances
 from speculative.sampling import Proposal, Step
 from speculative.step_times import StepTimes
-from speculative.steps import StepOfText, TextStep, origins_of
+from speculative.steps import PlacedStep, TextStep, origins_of
 from speculative.trees import Tree, path_of
 
 
@@ -36,7 +36,7 @@ def decoded(
     session's, for another number of texts at a time.
     """
     loops = loops or session.loops
-    n_together = len(inputs) if loops.batch > 1 else 1
+    n_together = len(inputs) if loops.batch > 1 else 1  # of all, the loops decode --batch at a time
     for first_text in range(0, len(inputs), n_together):
         group = inputs[first_text : first_text + n_together]
         decode = TextDecode(session, loops, group, first_text, first_sample + first_text, with_details)
@@ -71,7 +71,7 @@ class TextDecode:
         times = StepTimes(self.session.logs)
         rounds = self.loops.rounds(name, self.inputs, N, self.rngs, self.is_stopped)
         for served in times.clocked(rounds):
-            steps = [self.text_step(step_of_text) for step_of_text in served]
+            steps = [self.text_step(placed) for placed in served]
             times.write(steps[0], self.are_all_stopped())
             yield from steps
             if self.are_all_stopped():
@@ -80,19 +80,13 @@ class TextDecode:
             if rest := text.flush():
                 yield TextStep([], pieces=[rest], text_index=text_index)
 
-    def text_step(self, step_of_text: StepOfText) -> TextStep:
+    def text_step(self, placed: PlacedStep) -> TextStep:
         """Return a step with its text and without times. Its tokens are pushed to the text, and the random numbers that
         were recorded since the text's last step are taken."""
-        place, step, chances = step_of_text
-        rule = self.session.plan.rule
+        place, step, _ = placed
         u = self.rngs[place].take()
         pieces = push_tokens(step.tokens, self.texts[place])
         n = len(pieces)  # tokens that belong to the text
-        if chances is None:
-            chances = rule.chances(step)
-            by_papers_rule = papers_chances(step, rule)
-        else:  # a loop on a device keeps neither p nor q
-            by_papers_rule = []
         text_step = TextStep(
             tokens=step.tokens[:n],
             drafted=step.n_drafted,
@@ -100,15 +94,24 @@ class TextDecode:
             pieces=pieces,
             origins=origins_of(step)[:n],
             text_index=self.first_text + place,
-            alpha=chances[:n],
-            alpha_token=by_papers_rule[:n],
             source=[*step.proposal.source],
         )
+        self.add_chances(text_step, placed)
         if isinstance(step.proposal, Tree):
             add_tree(text_step, step)
         else:
             self.add_chain(text_step, step, u)
         return text_step
+
+    def add_chances(self, text_step: TextStep, placed: PlacedStep) -> None:
+        """Add the chances of acceptance by the rule, and by the paper's rule if this one changes its test."""
+        rule = self.session.plan.rule
+        n = len(text_step.tokens)
+        if placed.chances is not None:
+            text_step.alpha = placed.chances[:n]
+            return
+        text_step.alpha = rule.chances(placed.step)[:n]
+        text_step.alpha_token = papers_chances(placed.step, rule)[:n]
 
     def add_chain(self, text_step: TextStep, step: Step, u: Sequence[float]) -> None:
         """Add what a step has whose drafts follow each other: its tokens' probabilities, its levels and its tests."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from speculative.decode_parts import DecodeParts
 from speculative.drafters.base import DrafterSpec
-from speculative.lookahead import WINDOW_ROWS
+from speculative.lookahead import WINDOW_ROWS, AutoK
 from speculative.support.progress import working
 
 N_TEXT = 8  # tokens at the end of a prompt, which are the text of the calls that are timed
@@ -25,36 +25,38 @@ class LevelCosts:
     def measure(self, x) -> None:  # [n]
         """Measure what is unknown, in a small part of the time that a decode takes. The innermost level comes first: a
         token that the level around it drafts costs what it takes."""
-        lookaheads = self.parts.lookaheads
-        unknown = [level for level, lookahead in enumerate(lookaheads) if not lookahead.is_measured]
+        unknown: dict[int, AutoK] = {}
+        for level, lookahead in enumerate(self.parts.lookaheads):
+            if isinstance(lookahead, AutoK) and not lookahead.is_measured:
+                unknown[level] = lookahead
         most_text = max(1, self.n_ctx - max(WINDOW_ROWS))  # tokens; the rest of the context is for windows
         x = np.asarray(x)[-min(N_TEXT, most_text) :]  # [n]
         with working("timing calls, from which K is chosen", len(unknown), "level", quiet=not unknown, delay=1) as bar:
             for level in reversed(unknown):
-                self.measure_level(level, x)
+                self.measure_level(level, unknown[level], x)
                 bar.update(1)
 
-    def measure_level(self, level: int, x) -> None:  # [n]
+    def measure_level(self, level: int, lookahead: AutoK, x) -> None:  # [n]
         context = self.parts.context(np.random.default_rng(0), self.models)
         drafts = self.parts.drafts_of_level(level, context)
         timers = []
         for spec, draft in zip(self.plan.levels[level], drafts, strict=True):
-            timers.append(partial(self.draft_seconds, level, spec, draft, x))
+            timers.append(partial(self.draft_seconds, level, spec, draft, x, lookahead.clock))
         window_seconds = partial(self.call_seconds, self.plan.target_of(level), x)
         most_rows = self.n_ctx - len(x)
-        self.parts.lookaheads[level].measure(window_seconds, timers, most_rows)
+        lookahead.measure(window_seconds, timers, most_rows)
 
-    def draft_seconds(self, level: int, spec: DrafterSpec, draft: Callable, x) -> float:  # [n]
-        """Time a token that a drafter of this level drafts."""
-        lookahead, *inner = self.parts.lookaheads[level:]
-        if inner and inner[0].token_seconds:  # as measured before
-            return inner[0].token_seconds
-        if spec.has_model and not inner:  # a call for each token
+    def draft_seconds(self, level: int, spec: DrafterSpec, draft: Callable, x, clock: Callable) -> float:  # [n]
+        """The seconds of a token that a drafter of this level drafts."""
+        is_innermost = level == len(self.plan.levels) - 1
+        if is_innermost and spec.has_model:  # a call for each token
             return self.call_seconds(spec.model_role, x, 1)
-        draft(x, 1)  # reads the text
-        began = lookahead.clock()
+        if not is_innermost and isinstance(inner := self.parts.lookaheads[level + 1], AutoK):
+            return inner.token_seconds  # for its model this is a token of the target, which was measured before
+        draft(x, 1)  # the first draft also reads the text
+        began = clock()
         draft(x, 1)
-        return self.plan.batch * (lookahead.clock() - began)  # one text after the other
+        return self.plan.batch * (clock() - began)  # in a batch its texts draft one after the other
 
     def call_seconds(self, role: str, x, n_rows: int) -> float:  # [n]
         """Time a call of a model for so many rows of each text after x."""

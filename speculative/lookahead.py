@@ -8,10 +8,9 @@ not even the first one pays, the target decodes alone.
 The chance may depend on all that comes before a place, and on p there, but not on the token that is drawn from p: if
 drafts were dropped after they were seen, the others would not be samples of p.
 
-From the bottom up: the cost of calls (Recent, WindowCosts), what is learned about a drafter (DrafterRecord), the
-decision about one more draft (Stopping), the drafter of one decode (AutoDrafter), and AutoK, which keeps what was
-learned for the next decode. Decodes in several threads may share an AutoK: what they learn is replaced, not changed in
-place. FixedK is the K that is a number.
+From the top down: FixedK, the K that is a number, and AutoK, which keeps what was learned for the next decode; what it
+learns about a drafter (DrafterRecord); the drafter of one decode (AutoDrafter), and the decision about one more draft
+(Stopping). Decodes in several threads may share an AutoK: what they learn is replaced, not changed in place.
 
 Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each place instead of one α for all.
 """
@@ -20,58 +19,109 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from speculative.acceptance import DECAY, Acceptance
-from speculative.costs import line_through, usual_seconds
+from speculative.costs import Recent, WindowCosts
 from speculative.drafters import first_of
 from speculative.sampling import NOTHING, Proposal
 
-N_RECENT = 20  # calls whose times count
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
 N_SHORT = 3  # beside other texts only the first N_SHORT of WINDOW_ROWS are timed: longer windows cost too much there
-N_TIMED = 3  # times that each of them is timed
 N_DRAFTS_TIMED = 5  # times that a draft token is timed before a decode: the first two take much longer than the others
 
 
-# ---- The cost of calls -----------------------------------------------------------------------------------------------
+class Lookahead(Protocol):
+    """What decides how many drafts a window has."""
+
+    @property
+    def K_max(self) -> int:
+        """The most drafts in a window."""
+
+    def drafter_of(self, drafts: Sequence, model: Any) -> Callable:
+        """The drafter draft(x, k) for one decode, of these drafters and their target."""
 
 
-class Recent:
-    """The last numbers of some kind."""
+@dataclass(frozen=True)
+class FixedK:
+    """A K that is a number."""
 
-    def __init__(self, *numbers: float):
-        self.numbers = numbers
-        self.usual = numbers[0] if numbers else 0.0  # their mean, without those of calls that were interrupted
+    K_max: int
 
-    def add(self, number: float) -> None:
-        self.numbers = (*self.numbers, number)[-N_RECENT:]
-        self.usual = usual_seconds(self.numbers)
+    def drafter_of(self, drafts: Sequence, model: Any) -> Callable:
+        """The first of these drafters that proposes anything."""
+        return first_of(drafts)
 
 
-class WindowCosts:
-    """The seconds of a call of the target by its rows: those timed before the decode, times the slowdown since."""
+class AutoK:
+    """A K that is chosen by costs, for the drafters of a+b and their target; it is kept for the next decode."""
 
-    def __init__(self):
-        self.before: Callable | None = None  # rows -> seconds, the line through the times before the decode
-        self.slowdown = Recent(1.0)  # seconds of a call now, over those before the decode
+    K_max = 32  # about twice the longest window that is timed
 
-    def measure(self, seconds: Callable, sizes: Sequence[int]) -> None:
-        """Time windows of these sizes, in rows, in turns. seconds(rows): of a call now."""
-        rounds = []
-        for _ in range(N_TIMED):
-            rounds.append([seconds(rows) for rows in sizes])
-        usual = map(median, zip(*rounds, strict=True))
-        costs = dict(zip(sizes, usual, strict=True))
-        self.before = line_through(costs)  # set at the end, so that an interrupted measurement counts for nothing
+    def __init__(self, scales: Sequence[float], clock: Callable = lambda: time.perf_counter(), is_alone: bool = True):
+        """scales: the expected scale of each drafter's acceptance. clock: of this module at each call, unless it is
+        another one, as of a simulation. is_alone: whether no other texts share the calls."""
+        self.clock = clock
+        self.is_alone = is_alone
+        self.records = [DrafterRecord(scale) for scale in scales]
+        self.window_seconds = WindowCosts()
+        self.seconds = 0.0  # discounted, of the steps so far
+        self.n_tokens = 0.0  # discounted, of the steps so far
 
-    def __call__(self, rows: int) -> float:
-        return self.slowdown.usual * self.before(rows)
+    @property
+    def is_measured(self) -> bool:
+        return self.window_seconds.seconds_before is not None
 
-    def learn(self, call) -> None:
-        before = self.before(call.n_rows) or 1.0  # a coarse clock may have measured 0
-        self.slowdown.add(call.seconds / before)
+    def measure(self, time_window: Callable, timers: Sequence, most_rows: int) -> None:
+        """Measure costs to set out from: medians, as a call may be interrupted. time_window(rows): the seconds of a
+        call of the target now. timers: for each drafter, timer(): the seconds of a draft token now. most_rows: that a
+        window can have."""
+        for record, timer in zip(self.records, timers, strict=True):
+            times = [timer() for _ in range(N_DRAFTS_TIMED)]
+            record.draft_seconds.add(median(times))
+        sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
+        possible = [rows for rows in sizes if rows <= most_rows]
+        self.window_seconds.measure(time_window, possible)
+        # start as if two tokens had been decoded at the best K
+        best = min(map(self.expected_seconds, range(self.K_max)))
+        self.seconds = 2 * best
+        self.n_tokens = 2.0
+
+    @property
+    def token_seconds(self) -> float:
+        """The seconds that a token takes at present."""
+        return self.seconds / self.n_tokens
+
+    def expected_seconds(self, K: int) -> float:
+        """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
+        record = self.records[-1]
+        n_expected = sum(record.acceptance.mean**i for i in range(K + 1))
+        return (K * record.draft_seconds.usual + self.window_seconds(K + 1)) / n_expected
+
+    def drafter_of(self, drafts: Sequence, model: Any) -> "AutoDrafter":
+        return AutoDrafter(self, drafts, model)
+
+    def learn(self, asked: dict["DrafterRecord", "Asked"], n_accepted: int, call: Any) -> None:
+        """Learn from a step. asked: what its drafters did. call: the target's, as it was logged."""
+        for record in self.records:
+            record.idle_seconds += call.seconds
+        for record, (margins, _) in asked.items():
+            record.idle_seconds = 0.0
+            if margins:
+                record.acceptance.learn(margins, n_accepted)
+        if not call.prefill:  # a step that reads the prompt tells nothing of the times of others
+            self.learn_times(asked, n_accepted, call)
+
+    def learn_times(self, asked: dict["DrafterRecord", "Asked"], n_accepted: int, call: Any) -> None:
+        """Learn what a token and a draft take."""
+        self.window_seconds.learn(call)
+        self.seconds = DECAY * self.seconds + call.seconds
+        self.n_tokens = DECAY * self.n_tokens + n_accepted + 1
+        for record, (margins, seconds) in asked.items():
+            # At their usual cost: if one draft was interrupted, tokens are not dearer from now on.
+            self.seconds += len(margins) * record.draft_seconds.usual
+            record.draft_seconds.add(seconds / max(1, len(margins)))
 
 
 # ---- What is learned about a drafter ---------------------------------------------------------------------------------
@@ -93,60 +143,6 @@ class Asked(NamedTuple):
 
     margins: Sequence[float]  # of its drafts
     seconds: float
-
-
-# ---- The decision about one more draft -------------------------------------------------------------------------------
-
-
-@dataclass
-class Stopping:
-    """The decisions about a proposal of at most k drafts."""
-
-    record: DrafterRecord
-    lookahead: "AutoK"
-    k: int
-    n: int = 0  # drafts so far
-    chance: float = 1.0  # that all of them are accepted
-
-    def cost(self, n: int) -> float:
-        """The seconds of n drafts and of their call."""
-        return n * self.record.draft_seconds.usual + self.lookahead.window(n + 1)
-
-    def pays(self) -> bool:
-        """Return whether one more draft pays."""
-        if self.n == self.k:
-            return False
-        gain = self.chance * self.record.acceptance.mean * self.lookahead.token_seconds
-        return gain > self.cost(self.n + 1) - self.cost(self.n) or self.pays_to_the_end()
-
-    def pays_to_the_end(self) -> bool:
-        """Return whether drafts up to the end of the text pay: the loop asks for fewer than K_max only there. If all
-        are accepted, about every other time the last call is not needed: half of it counts. Beside other texts, no call
-        is saved."""
-        if self.k == self.lookahead.K_max or not self.lookahead.is_alone:
-            return False
-        chance = self.chance
-        gain = 0.0
-        for _ in range(self.n, self.k):
-            chance *= self.record.acceptance.mean  # that one more is accepted, and all before it
-            gain += chance * self.lookahead.token_seconds
-        gain += chance * self.lookahead.window(1) / 2
-        return gain > self.cost(self.k) - self.cost(self.n)
-
-    def go_on(self, margin: float) -> bool:
-        """Return whether one more draft pays after a draft of this margin."""
-        self.n += 1
-        self.chance *= self.record.acceptance.chance(margin)
-        return self.pays()
-
-    def most(self) -> int:
-        """Return the drafts to ask for at most. If they do not pay, one is tried from time to time, as nothing is
-        learned of a drafter that is not asked: the trials take TRYING_SHARE of the time. Beside other texts none is
-        tried, as they would all wait."""
-        if self.pays():
-            return self.k
-        is_due = self.cost(1) - self.cost(0) <= TRYING_SHARE * self.record.idle_seconds
-        return min(self.k, 1) if is_due and self.lookahead.is_alone else 0
 
 
 # ---- The drafter of one decode ---------------------------------------------------------------------------------------
@@ -195,79 +191,55 @@ class AutoDrafter:
         return proposal
 
 
-class AutoK:
-    """A K that is chosen by costs, for the drafters of a+b and their target; it is kept for the next decode."""
-
-    K_max = 32
-
-    def __init__(self, scales: Sequence[float], clock: Callable = lambda: time.perf_counter(), is_alone: bool = True):
-        """scales: the expected scale of each drafter's acceptance. is_alone: whether no other texts share the calls."""
-        self.clock = clock
-        self.is_alone = is_alone
-        self.records = [DrafterRecord(scale) for scale in scales]
-        self.window = WindowCosts()
-        self.seconds = 0.0  # discounted, of the steps so far
-        self.n_tokens = 0.0  # discounted, of the steps so far
-
-    @property
-    def is_measured(self) -> bool:
-        return self.window.before is not None
-
-    def measure(self, time_window: Callable, timers: Sequence, most_rows: int) -> None:
-        """Measure costs to set out from: medians, as a call may be interrupted. time_window(rows): the seconds of a
-        call of the target now. timers: for each drafter, timer(): the seconds of a draft token now. most_rows: that a
-        window can have."""
-        for record, timer in zip(self.records, timers, strict=True):
-            times = [timer() for _ in range(N_DRAFTS_TIMED)]
-            record.draft_seconds.add(median(times))
-        sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
-        possible = [rows for rows in sizes if rows <= most_rows]
-        self.window.measure(time_window, possible)
-        # start as if two tokens had been decoded at the best K
-        best = min(map(self.expected_seconds, range(self.K_max)))
-        self.seconds = 2 * best
-        self.n_tokens = 2.0
-
-    @property
-    def token_seconds(self) -> float:
-        """The seconds that a token takes at present."""
-        return self.seconds / self.n_tokens
-
-    def expected_seconds(self, K: int) -> float:
-        """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
-        record = self.records[-1]
-        n_expected = sum(record.acceptance.mean**i for i in range(K + 1))
-        return (K * record.draft_seconds.usual + self.window(K + 1)) / n_expected
-
-    def drafter_of(self, drafts: Sequence, model: Callable) -> AutoDrafter:
-        """The drafter for one decode, of these and their target."""
-        return AutoDrafter(self, drafts, model)
-
-    def learn(self, asked: dict, n_accepted: int, call) -> None:
-        """Count the last step. call: the target's."""
-        if not call.prefill:
-            self.window.learn(call)
-            self.seconds = DECAY * self.seconds + call.seconds
-            self.n_tokens = DECAY * self.n_tokens + n_accepted + 1
-        for record in self.records:
-            record.idle_seconds += call.seconds
-        for record, (margins, seconds) in asked.items():
-            record.idle_seconds = 0.0
-            if margins:
-                record.acceptance.learn(margins, n_accepted)
-            if not call.prefill:
-                self.seconds += len(margins) * record.draft_seconds.usual
-                record.draft_seconds.add(seconds / max(1, len(margins)))
+# ---- The decision about one more draft -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FixedK:
-    """A K that is a number."""
+@dataclass
+class Stopping:
+    """The decisions about a proposal of at most k drafts."""
 
-    K_max: int
-    is_measured = True  # it needs no costs
-    token_seconds = None  # unknown
+    record: DrafterRecord
+    lookahead: "AutoK"
+    k: int
+    n: int = 0  # drafts so far
+    chance: float = 1.0  # that all of them are accepted
 
-    def drafter_of(self, drafts: Sequence, model: Callable) -> Callable:
-        """The drafter draft(x, k) for one decode: the first of these that proposes anything."""
-        return first_of(drafts)
+    def cost(self, n: int) -> float:
+        """The seconds of n drafts and of their call."""
+        return n * self.record.draft_seconds.usual + self.lookahead.window_seconds(n + 1)
+
+    def pays(self) -> bool:
+        """Return whether one more draft pays."""
+        if self.n == self.k:
+            return False
+        gain = self.chance * self.record.acceptance.mean * self.lookahead.token_seconds
+        return gain > self.cost(self.n + 1) - self.cost(self.n) or self.pays_to_the_end()
+
+    def pays_to_the_end(self) -> bool:
+        """Return whether drafts up to the end of the text pay: the loop asks for fewer than K_max only there. If all
+        are accepted, about every other time the last call is not needed: half of it counts. Beside other texts, no call
+        is saved."""
+        if self.k == self.lookahead.K_max or not self.lookahead.is_alone:
+            return False
+        chance = self.chance
+        gain = 0.0
+        for _ in range(self.n, self.k):
+            chance *= self.record.acceptance.mean  # that one more is accepted, and all before it
+            gain += chance * self.lookahead.token_seconds
+        gain += chance * self.lookahead.window_seconds(1) / 2
+        return gain > self.cost(self.k) - self.cost(self.n)
+
+    def go_on(self, margin: float) -> bool:
+        """Return whether one more draft pays after a draft of this margin."""
+        self.n += 1
+        self.chance *= self.record.acceptance.chance(margin)
+        return self.pays()
+
+    def most(self) -> int:
+        """Return the drafts to ask for at most. If they do not pay, one is tried from time to time, as nothing is
+        learned of a drafter that is not asked: the trials take TRYING_SHARE of the time. Beside other texts none is
+        tried, as they would all wait."""
+        if self.pays():
+            return self.k
+        is_due = self.cost(1) - self.cost(0) <= TRYING_SHARE * self.record.idle_seconds
+        return min(self.k, 1) if is_due and self.lookahead.is_alone else 0

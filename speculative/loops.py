@@ -10,7 +10,7 @@ from speculative.decode_parts import DecodeParts, Loaded
 from speculative.engines.together import Meeting
 from speculative.level_costs import LevelCosts
 from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
-from speculative.steps import StepOfText
+from speculative.steps import PlacedStep
 from speculative.trees import TreeAdapter
 
 DECODERS = ("autoregressive", "speculative")
@@ -32,7 +32,7 @@ class Loops(Protocol):
 
     def rounds(
         self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable
-    ) -> Iterator[Sequence[StepOfText]]:
+    ) -> Iterator[Sequence[PlacedStep]]:
         """Yield, for each call of the target, the step that it gave each text, of N tokens at most. name: one of
         DECODERS. rngs: the random numbers of each text. is_stopped(place): True if the caller needs no more tokens of
         this text."""
@@ -66,7 +66,7 @@ class PythonLoops:
     def rounds_of_one(self, name: str, inputs: Sequence, N: int, rngs: Sequence) -> Iterator:
         [x], [rng] = inputs, rngs
         for step in self.steps(name, x, N, rng, self.models):
-            yield [StepOfText(0, step)]
+            yield [PlacedStep(0, step)]
 
     def rounds_together(self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable) -> Iterator:
         texts = [partial(self.steps, name, x, N, rng) for x, rng in zip(inputs, rngs, strict=True)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from speculative.engines.calls import Call
-from speculative.steps import StepOfText, TextStep
+from speculative.steps import PlacedStep, TextStep
 
 RoleCall = tuple[str, Call]  # the role of a model, and a call of it
 
@@ -30,7 +30,7 @@ class StepTimes:
     began: float = 0.0  # when the round began
     unassigned_seconds: float = 0.0  # of the decoder, that are in no step yet
 
-    def clocked(self, rounds: Iterator[Sequence[StepOfText]]) -> Iterator[Sequence[StepOfText]]:
+    def clocked(self, rounds: Iterator[Sequence[PlacedStep]]) -> Iterator[Sequence[PlacedStep]]:
         """Yield these rounds, up to an empty one. Only their own work is timed, not that of the caller between them."""
         while True:
             self.last = {role: log[-1] if log else None for role, log in self.logs.items()}

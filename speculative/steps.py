@@ -7,8 +7,8 @@ from speculative.sampling import Step
 from speculative.trees import children_of, path_of
 
 
-class StepOfText(NamedTuple):
-    """The step that a call of the target gave to one text."""
+class PlacedStep(NamedTuple):
+    """The step that a call of the target gave to one text, and whose it is."""
 
     place: int  # of the text in the group that is decoded
     step: Step
@@ -22,7 +22,7 @@ class TextStep:
 
     Times are in seconds; of texts that are decoded together, the first has them. A text ends with the token that
     completes the stop text; the drafts after it count as rejected. An incomplete last character is yielded as one more
-    step, which has no tokens.
+    step, which has no tokens. The names of fields are those of the JSON.
     """
 
     # ---- Its tokens --------------------------------------------------------------------------------------------------

@@ -246,7 +246,7 @@ def adapts_to_speed():
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
     record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), draft_seconds=SimpleNamespace(usual=0.1))
-    lookahead = SimpleNamespace(window=lambda rows: 1 + 0.75 * (rows - 1), token_seconds=1.0, is_alone=True)
+    lookahead = SimpleNamespace(window_seconds=lambda rows: 1 + 0.75 * (rows - 1), token_seconds=1.0, is_alone=True)
     pays = []
     for k, lookahead.K_max in ((0, 9), (1, 9), (2, 9), (1, 1)):  # the text ends after k drafts, but with the last
         pays.append(Stopping(record, lookahead, k).pays())
@@ -280,13 +280,13 @@ PLANTED = [
     (learns_from_margins, "acceptance:Acceptance.preferred", "-margin", "-1"),
     (learns_from_margins, "acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
     (IN_BETWEEN, "lookahead:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
-    (DEAR_ROWS, "lookahead:Stopping.cost", "lookahead.window(n + 1)", "lookahead.window(1)"),
+    (DEAR_ROWS, "lookahead:Stopping.cost", "lookahead.window_seconds(n + 1)", "lookahead.window_seconds(1)"),
     (DEAR_ROWS, "lookahead:Stopping.pays", "self.record.acceptance.mean * ", ""),
     (ends_the_text, "lookahead:Stopping.pays", " or self.pays_to_the_end()", ""),
     (ends_the_text, "lookahead:Stopping.pays_to_the_end", "/ 2", "* 9"),
     (costs_little, "lookahead:Stopping.most", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
     (costs_little, "lookahead:AutoK.learn", "record.idle_seconds = 0.0", "pass"),
-    (adapts_to_speed, "lookahead:WindowCosts.learn", "self.slowdown.add", "abs"),
+    (adapts_to_speed, "costs:WindowCosts.learn", "self.slowdown.add", "abs"),
     (sure_ones_first, "lookahead:AutoDrafter.__call__", "< record.scale", "< 0"),
 ]  # fmt: skip
 

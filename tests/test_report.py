@@ -39,7 +39,7 @@ from speculative.measure.turns import median_run, timed_turns
 from speculative.options import FIELDS
 from speculative.rules import TOKEN
 from speculative.sampling import Proposal, Step
-from speculative.steps import StepOfText, TextStep, origins_of
+from speculative.steps import PlacedStep, TextStep, origins_of
 from speculative.trees import Tree
 
 BLOG_PROMPT = FIELDS["prompt"].default
@@ -502,7 +502,7 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
         clock.now += 10
         for number, [token] in enumerate(map(encoder.encode, ["the", "the", " end", "the"])):
             log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
-            yield [StepOfText(0, Step([token], Proposal([], ()), ()), [])]
+            yield [PlacedStep(0, Step([token], Proposal([], ()), ()), [])]
 
     plan = SimpleNamespace(stop=" end", rule=TOKEN, levels=[], rng=np.random.default_rng)
     loops = SimpleNamespace(batch=2, rounds=lambda *_: rounds())

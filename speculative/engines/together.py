@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from speculative.engines.cached_network import CachedNetwork
 from speculative.sampling import Step
-from speculative.steps import StepOfText
+from speculative.steps import PlacedStep
 from speculative.support.errors import UserError
 
 
@@ -140,7 +140,7 @@ class Meeting:
         self.seats = [Seat(networks) for _ in range(n_seats)]
         self.number_of: dict[Seat, int] = {}  # of the text in each seat that is taken
 
-    def steps(self, loops: Iterable[Any], is_stopped: Callable[[int], bool]) -> Iterator[list[StepOfText]]:
+    def steps(self, loops: Iterable[Any], is_stopped: Callable[[int], bool]) -> Iterator[list[PlacedStep]]:
         """Yield the steps of the texts for each call of the target. loops: of each text, see Seat.start.
         is_stopped(number): True if nobody needs more steps of this text."""
         waiting = enumerate(loops)
@@ -149,7 +149,7 @@ class Meeting:
                 at_call = self.waiting_at(Request)
                 at_step = self.waiting_at(Step)
                 if at_step:
-                    yield [StepOfText(self.number_of[seat], seat.strand.event) for seat in at_step]
+                    yield [PlacedStep(self.number_of[seat], seat.strand.event) for seat in at_step]
                     for seat in at_step:
                         if is_stopped(self.number_of[seat]):
                             seat.strand.close()

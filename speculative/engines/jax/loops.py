@@ -15,7 +15,7 @@ from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL
 from speculative.engines.network import check_finite
 from speculative.sampling import Proposal, Step
-from speculative.steps import StepOfText
+from speculative.steps import PlacedStep
 
 MULTIPLE = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
 N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
@@ -124,7 +124,7 @@ class DeviceLoops:
 
     def rounds(
         self, name: str, prompts: Sequence, N: int, rngs: Sequence, is_stopped: Callable
-    ) -> Iterator[list[StepOfText]]:
+    ) -> Iterator[list[PlacedStep]]:
         """Decode N tokens for each of the prompts with the decoder `name`. Yield, for each call of the target, the step
         that it gave each prompt, without distributions.
 
@@ -141,7 +141,7 @@ class DeviceLoops:
             group = Group(prompts[first:end], first, N, K, *lengths)
             yield from self.rounds_of_group(group, seed, is_stopped)
 
-    def rounds_of_group(self, group: Group, seed: int, is_stopped: Callable) -> Iterator[list[StepOfText]]:
+    def rounds_of_group(self, group: Group, seed: int, is_stopped: Callable) -> Iterator[list[PlacedStep]]:
         """The same for prompts that are decoded together."""
         first = group.first
         slots = [*range(len(group.prompts))]  # of the texts that are not complete
@@ -222,7 +222,7 @@ def lengths_of(prompts: Sequence, N: int, K: int) -> tuple[int, int]:
     return min(n_prompt, capacity), capacity
 
 
-def step_of(place: int, output: Output, i: int, slot: int) -> StepOfText:
+def step_of(place: int, output: Output, i: int, slot: int) -> PlacedStep:
     """The step that call i gave one prompt. Raises UserError if a model's logits are not finite."""
     own = jax.tree.map(lambda field: field[i, slot], output)
     m = int(own.n_allowed)
@@ -236,4 +236,4 @@ def step_of(place: int, output: Output, i: int, slot: int) -> StepOfText:
     tokens = own.tokens[:n_tokens].tolist()
     drafts = own.drafts[:m].tolist()
     chances = own.alpha[:m][:n_tokens].tolist()
-    return StepOfText(place, Step(tokens, Proposal(drafts, ()), ()), chances)
+    return PlacedStep(place, Step(tokens, Proposal(drafts, ()), ()), chances)
