@@ -19,7 +19,9 @@ from tqdm import tqdm
 from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of, table, take_turns
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.engines.c import engine, packing
+from speculative.engines.c import packing
+from speculative.engines.c.engine import CEngine
+from speculative.engines.c.forward import CompiledPass
 from speculative.engines.formats import FORMATS
 from speculative.engines.parameters import n_bytes
 from speculative.engines.plain import PlainPass
@@ -34,7 +36,7 @@ COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" 
 
 def new_pass(params: dict, hparams: dict, dtype: str, threads: int):
     """run(tokens, n_last, n_past) -> logits. dtype: a weight format, or NumPy for gpt2.py."""
-    return PlainPass(params, hparams) if dtype == "NumPy" else engine.new_pass(params, hparams, threads)
+    return PlainPass(params, hparams) if dtype == "NumPy" else CompiledPass(params, hparams, threads)
 
 
 def packer(dtype: str):
@@ -82,7 +84,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")
     o = parser.parse_args(argv)
     folders = {model: str(Path(o.models_dir, model)) for model in o.models}
-    threads = engine.CEngine(o.threads).threads
+    threads = CEngine(o.threads).threads
     memory = np.ones(int(o.memory * 2**27), np.int64)
     rows = []
     for model, weights in tqdm([*product(o.models, o.dtypes)], disable=None):

@@ -17,7 +17,7 @@ from speculative.engines import memory
 from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS
-from speculative.engines.function import FunctionNetwork
+from speculative.engines.function import function_network
 from speculative.engines.network import Network
 from speculative.engines.parameters import is_mapped
 from speculative.model_spec import ModelSpec
@@ -57,10 +57,10 @@ class Models:
         return self.loaded[role]
 
     def take_target(self, function: Callable, encoder: Encoder, name: str) -> None:
-        """Take a user's function in the place of the target: see FunctionNetwork."""
+        """Take a user's function in the place of the target: see function_network."""
         hparams = {"n_vocab": encoder.n_vocab, "n_ctx": ENDLESS}
         self.specs["target"] = ModelSpec("target", name, "", "float32", encoder, hparams)
-        self.loaded["target"] = FunctionNetwork(function, encoder.n_vocab, f"the target {name}")
+        self.loaded["target"] = function_network(function, encoder.n_vocab, f"the target {name}")
 
     # ---- Small files, and checks -------------------------------------------------------------------------------------
 
@@ -165,13 +165,18 @@ class Models:
         in_place = in_place and not files.padded_from  # a padded model's weights are not read where they lie
         packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
         if crc32c.is_slow() and library():
-            crc32c.compute_in_c(c_crc32c)
+            crc32c.in_c = c_crc32c
         n_bytes = 4 * parameter_count(hparams)
         with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
 
             def read_weights(convert):
+                def convert_and_count(name, array):
+                    value = convert(name, array)
+                    bar.update(array.nbytes)
+                    return value
+
                 began = time.perf_counter()
-                params = load_params(folder, hparams, convert, bar.update)
+                params = load_params(folder, hparams, convert_and_count)
                 self.packs.note(packed, time.perf_counter() - began)
                 return params
 

@@ -9,7 +9,7 @@ from conftest import MODELS
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.loading import load_params
-from speculative.engines.c.engine import new_pass
+from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
 from speculative.options import DEMO
@@ -37,7 +37,7 @@ SAME = {"float32": 1, "float16": 0.99, "bfloat16": 0.98, "int8": 0.975, "int4": 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_weight_format_predicts_as_well(bundled, held_out, dtype):
     _, hparams, _ = bundled["tiny-target"]
-    run = new_pass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams, threads=1)
+    run = CompiledPass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams, 1)
     same = [run(x, len(x)).argmax(axis=1) == choices for x, choices in zip(*held_out, strict=True)]
     assert np.mean(same) >= SAME[dtype]
 

@@ -126,7 +126,7 @@ def call_a_target_and_its_copies(kind):
         tree = random_tree(rng, int(rng.integers(8)))
         n_last = int(rng.integers(1, len(x) + 1))
         text = lambda one, x=x, n_last=n_last: one.logits(x, n_last)  # noqa: E731
-        nodes = lambda one, x=x, tree=tree: one.tree_logits(x, tree)  # noqa: E731
+        nodes = lambda one, x=x, tree=tree: one.tree_logits(x, tree, range(1 + len(tree.tokens)))  # noqa: E731
         call = text if rng.random() < 0.5 else nodes
         if rng.random() < 0.1:
             interrupt(network, call)

@@ -222,7 +222,7 @@ TENSORS = [
 @pytest.mark.parametrize(("name", "said"), TENSORS)
 def test_names_of_tensors_tell_what_a_file_is(name, said):
     index = {openai_name(name): Mock(path="model.safetensors", shape=(1,))}
-    line = refusal(build_params, index, sizes(CONFIG), None, None)
+    line = refusal(build_params, index, sizes(CONFIG))
     assert said in line.partition(", contrary to its settings; ")[2]
 
 

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 
 from speculative.drafters.model import model_drafter
-from speculative.engines.c import engine, packing
+from speculative.engines.c import packing
+from speculative.engines.c.forward import CompiledPass
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.jax import compilation
 from speculative.engines.jax.forward import cached
@@ -146,7 +147,7 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
     packed = convert(params, packing.packer(dtype))
-    on_cpu = CachedNetwork(packed, HPARAMS, partial(engine.new_pass, threads=1))
+    on_cpu = CachedNetwork(packed, HPARAMS, partial(CompiledPass, n_threads=1))
     logits = cached(network).logits(x, 4)
     assert logits.dtype == np.float32
     error, of_numpy = (np.abs(found - expected).max() for found in (logits, on_cpu.logits(x, 4)))

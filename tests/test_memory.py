@@ -76,7 +76,10 @@ def test_the_line_says_what_would_fit_and_it_does(models, gigabytes, remedy):
         flags = dict(zip(words[::2], words[1::2], strict=True))
         target = HPARAMS[flags.get("--target_model_size", "1558M")]
         dtypes = {role: flags.get(option) for role, option in memory.OPTIONS.items()}
-        fitting = [model.of_target(target).in_format(dtypes.get(model.role)) for model in models]
+        fitting = []
+        for model in models:
+            hparams = model.hparams if model.role == "draft" else target
+            fitting.append(model._replace(hparams=hparams, dtype=dtypes.get(model.role, model.dtype)))
         memory.check(fitting, free)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 SECONDS_PER_BYTE = 1 / 3.5e6  # in Python: 1558M takes half an hour
 PATIENCE = 5.0  # seconds after which a line says why it takes so long
 
-in_c: Callable | None = None  # engine.c's function, if it is needed and there
+in_c: Callable | None = None  # engine.c's function, which the loader sets if it is needed and there
 
 
 def crc32c(content: Any) -> int:  # bytes, or uint8 [n]
@@ -23,12 +23,6 @@ def is_slow() -> bool:
     import google_crc32c
 
     return google_crc32c.implementation == "python" and in_c is None
-
-
-def compute_in_c(function: Callable) -> None:
-    """Let this function compute the sums from now on."""
-    global in_c
-    in_c = function
 
 
 def warn_about(n_bytes: int) -> None:

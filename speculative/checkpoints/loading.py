@@ -57,26 +57,21 @@ def read_openai_encoder(folder: str) -> Encoder:
         raise bad_file(*str(error).split(": ", 1)) from None
 
 
-def load_params(
-    folder: str,
-    hparams: dict,
-    convert: Callable = lambda name, array: array,
-    progress: Callable = lambda n_bytes: None,
-) -> dict:
+def load_params(folder: str, hparams: dict, convert: Callable = lambda name, array: array) -> dict:
     """Read the weights of a complete folder, in whichever form it holds them -> what gpt2.gpt2 takes.
 
-    convert and progress are called for each tensor: see build_params. Raises UserError.
+    convert is called for each tensor: see build_params. Raises UserError.
     """
     files = look(folder)
     index = files.read_index([files.path(name) for name in files.weights])
     if not files.padded_from:
         config = read_config(files.path(files.settings))
-        return build_params(index, hparams, absorb(config, convert), progress)
+        return build_params(index, hparams, absorb(config, convert))
     small = look(files.padded_from)
     old = load_hparams(small.path(small.settings))
     tensors: dict = {}
     build_params(index, old, tensors.setdefault)
-    return build_padded(Padding(old, hparams), tensors, convert, progress)
+    return build_padded(Padding(old, hparams), tensors, convert)
 
 
 # ---- A name -> a complete folder -------------------------------------------------------------------------------------

@@ -75,13 +75,13 @@ def put_into_corner(grown: np.ndarray, a: np.ndarray, n_parts: int) -> None:
     parts[tuple(corner)] = a
 
 
-def build_padded(padding: Padding, tensors: dict, convert: Callable, progress: Callable) -> dict:
+def build_padded(padding: Padding, tensors: dict, convert: Callable) -> dict:
     """Pad the tensors {name: array} of the small model -> the nested dict that gpt2.gpt2 takes.
 
-    convert and progress are called for each tensor, as in build_params: only few padded arrays exist at a time.
+    convert is called for each tensor, as in build_params: only few padded arrays exist at a time.
     """
 
     def padded(name):
         return convert(name, padding.pad(name, tensors.get(name)))
 
-    return nested(by_threads(padded, checkpoint_shapes(padding.new), progress))
+    return nested(by_threads(padded, checkpoint_shapes(padding.new)))

@@ -8,7 +8,7 @@ having been copied, and the system reads its pages when they are used.
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -127,17 +127,11 @@ def parameter_count(hparams: dict) -> int:
     return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
 
 
-def build_params(
-    index: Index,
-    hparams: dict,
-    convert: Callable = lambda name, array: array,
-    progress: Callable = lambda n_bytes: None,
-) -> dict:
+def build_params(index: Index, hparams: dict, convert: Callable = lambda name, array: array) -> dict:
     """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
     convert("h0/attn/c_attn/w", array), for example, is called for each tensor, in several threads, and its result takes
     the array's place: two whole copies never exist. Files that an earlier run found right are not checked again.
-    progress(n_bytes) is called after each.
     """
     shapes = checkpoint_shapes(hparams)
     check_names(index, shapes)
@@ -155,7 +149,7 @@ def build_params(
             forget_pages(tensor)
         return value
 
-    values = by_threads(converted, shapes, progress)
+    values = by_threads(converted, shapes)
     files = {tensor.file.path: tensor.file.state for tensor in index.values()}
     for path, state in files.items():
         if state_of(path) != state:
@@ -165,15 +159,10 @@ def build_params(
     return nested(values)
 
 
-def by_threads(function: Callable, shapes: Shapes, progress: Callable) -> dict:
-    """Return {name: function(name)} of all parameters, computed by several threads. progress(n_bytes) is called after
-    each."""
-    values = {}
+def by_threads(function: Callable, names: Iterable[str]) -> dict:
+    """Return {name: function(name)}, computed by several threads."""
     with ThreadPoolExecutor(N_THREADS) as threads:
-        for name, value in zip(shapes, threads.map(function, shapes), strict=True):
-            values[name] = value
-            progress(4 * math.prod(shapes[name]))
-    return values
+        return dict(zip(names, threads.map(function, names), strict=True))
 
 
 def check_names(index: Index, shapes: Shapes) -> None:

@@ -119,17 +119,13 @@ class CachedNetwork(Network):
         self.hidden = self.forward.hidden
         return logits
 
-    def tree_logits(self, x, tree: Tree, nodes=None):  # [n], [m] -> [m, n_vocab]
+    def tree_logits(self, x, tree: Tree, nodes):  # [n], [m] -> [m, n_vocab]
         x = np.asarray(x)  # [n]
         with self.lock:
             n_read = len(x) - min(self.n_kept(x), len(x) - 1)
             logits = super().tree_logits(x, tree, nodes)  # [m, n_vocab]
             self.n_read = n_read + len(logits) - 1  # as if a node that several paths share were read once
         return logits
-
-    def last_block(self, x):  # [n] -> [n_embd]
-        """The last block's output for the last token of x, for a network that keeps no hidden rows."""
-        return self.forward.last_block(x)
 
     def output(self, h, first: int):  # [n, n_embd] -> [n, n_vocab]
         """The logits of rows that the last block might have given, as heads guess them. first: the position of the

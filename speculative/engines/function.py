@@ -10,25 +10,19 @@ from speculative.support.errors import UserError
 from speculative.user import check_parameters
 
 
-class FunctionNetwork(Network):
-    """The logarithms of a function's distributions, to which temperature and filters apply as to logits."""
+def function_network(function: Callable, n_vocab: int, name: str) -> Network:
+    """Return the logarithms of a function's distributions as a network: temperature and filters apply to them as to
+    logits. function(x, n_last) -> [n_last or more, n_vocab]. name: of the function, in messages."""
+    check_parameters(function, "model(x, n_last)")
 
-    weight_bytes = 0
-
-    def __init__(self, function: Callable, n_vocab: int, name: str):
-        """function(x, n_last) -> [n_last or more, n_vocab]. name: of the function, in messages."""
-        check_parameters(function, "model(x, n_last)")
-        super().__init__(self.log_rows)
-        self.function = function
-        self.n_vocab = n_vocab
-        self.name = name
-
-    def log_rows(self, x, n_last: int = 1):  # [n] -> [n_last, n_vocab]
+    def log_rows(x, n_last=1):  # [n] -> [n_last, n_vocab]
         """Call the function. Raises UserError if it does not return distributions over the vocabulary."""
-        returned = self.function(np.array(x), n_last)  # a copy, as it may change x
+        returned = function(np.array(x), n_last)  # a copy, as it may change x
         rows = as_distributions(returned, n_last)  # [n_last, n_vocab]
-        n_vocab = rows.shape[1]
-        if n_vocab != self.n_vocab:
-            raise UserError(f"{self.name} returned rows of {n_vocab} tokens, and the encoder has {self.n_vocab}")
+        n_returned = rows.shape[1]
+        if n_returned != n_vocab:
+            raise UserError(f"{name} returned rows of {n_returned} tokens, and the encoder has {n_vocab}")
         with np.errstate(divide="ignore"):
             return np.log(rows, dtype=np.float32)
+
+    return Network(log_rows)

@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,18 +22,10 @@ GROUP_FILES = (("memory.max", "anon "), ("memory.limit_in_bytes", "total_rss "))
 class SizedModel(NamedTuple):
     """A model that is to be loaded."""
 
-    role: str  # see model_spec.ModelSpec
+    role: str  # see model_spec.ModelSpec; that of a copy is its format
     hparams: dict
     dtype: str  # the format in which the engine holds its weights
     n_cached: int | None = None  # tokens of a cache of its own; None: a whole context
-
-    def in_format(self, dtype: str) -> "SizedModel":
-        """The same in another format, unless its role names its format."""
-        return self if self.role in FORMATS else self._replace(dtype=dtype)
-
-    def of_target(self, hparams: dict) -> "SizedModel":
-        """The same beside a target of these hparams, of which it may be a copy."""
-        return self if self.role == "draft" else self._replace(hparams=hparams)
 
 
 def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
@@ -91,16 +83,7 @@ def total_bytes(models: Iterable[SizedModel]) -> int:
 
 
 def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> str:
-    """Return what would fit: the same models in one of the formats that save memory, else a smaller target."""
-    for flags, smaller in smaller_models(models, saving):
-        if total_bytes(smaller) <= free:
-            return f"{' '.join(flags)} would fit"
-    in_batch = any(model.n_cached for model in models)
-    return "take smaller models" + (" or a smaller --batch" if in_batch else "")
-
-
-def smaller_models(models: Sequence[SizedModel], saving: Sequence[str]) -> Iterator[tuple[list, list[SizedModel]]]:
-    """Yield flags, and the models that they stand for, first in the formats that save memory, then with other targets.
+    """Return what would fit: the same models in one of the formats that save memory, else a smaller target.
 
     A target that is loaded already is not among the models, and no other is proposed. A copy that takes no fewer bytes
     than its target is refused, so its target gets no such format.
@@ -113,11 +96,14 @@ def smaller_models(models: Sequence[SizedModel], saving: Sequence[str]) -> Itera
     for dtype in saving if options else ():
         if FORMATS[dtype].weight_bytes > least:
             flags = [f"{option} {dtype}" for option in options]
-            models = [model.in_format(dtype) for model in models]
-            yield flags, models
-    if "target" not in by_role:
-        return
-    n_parameters = parameter_count(by_role["target"].hparams)
-    for size, hparams in reversed(HPARAMS.items()):
-        if parameter_count(hparams) < n_parameters:
-            yield [f"--target_model_size {size}", *flags], [model.of_target(hparams) for model in models]
+            models = [model if model.role in FORMATS else model._replace(dtype=dtype) for model in models]
+            if total_bytes(models) <= free:
+                return f"{' '.join(flags)} would fit"
+    if "target" in by_role:
+        n_parameters = parameter_count(by_role["target"].hparams)
+        for size, hparams in reversed(HPARAMS.items()):
+            smaller = [model if model.role == "draft" else model._replace(hparams=hparams) for model in models]
+            if parameter_count(hparams) < n_parameters and total_bytes(smaller) <= free:
+                return f"{' '.join([f'--target_model_size {size}', *flags])} would fit"
+    in_batch = any(model.n_cached for model in models)
+    return "take smaller models" + (" or a smaller --batch" if in_batch else "")

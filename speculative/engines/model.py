@@ -81,7 +81,7 @@ class Model:
         model. (Other decodes with the same network have models of their own.)"""
         for row in range(self.last.n_rows):
             if np.array_equal(self.last.text_before(row), x):
-                return self.network.last_block(x) if self.last.hidden is None else self.last.hidden[row]
+                return self.network.forward.last_block(x) if self.last.hidden is None else self.last.hidden[row]
         return None
 
 

@@ -22,6 +22,7 @@ class Network:
 
     lock: Any = LOCK  # held around a call
     contents: CacheContents | None = None  # of its cache
+    weight_bytes = 0  # of its weights, if it has any
     n_read = 0  # tokens that the call had to read
     seconds_for_others = 0.0  # of the call, in which only other texts of a batch were served
     hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
@@ -35,8 +36,8 @@ class Network:
         """The model that turns logits into distributions in this way."""
         return Model(self, to_probs)
 
-    def tree_logits(self, x, tree: Tree, nodes=None):  # [n], [m] -> [m, n_vocab]
-        """The logits after these nodes (default: all), path by path. Raises as logits does."""
+    def tree_logits(self, x, tree: Tree, nodes):  # [n], [m] -> [m, n_vocab]
+        """The logits after these nodes, path by path. Raises as logits does."""
         return by_paths(self.logits)(x, tree, nodes)
 
     def forget(self) -> None:

@@ -21,11 +21,6 @@ LONG_TEXT = 100  # tokens; on AVX2 (benchmarks sweep) a copy saved 16 ms a token
 THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
 
 
-def new_pass(params: dict, hparams: dict, threads: int) -> CompiledPass:
-    """A forward pass over packed weights, with a cache of its own. threads: at most."""
-    return CompiledPass(params, hparams, min(threads, 1 + n_bytes(params) // THREAD_BYTES))
-
-
 class CEngine(Engine):
     """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
 
@@ -74,7 +69,8 @@ class CEngine(Engine):
         return seconds * network.weight_bytes / n_bytes(network.params["blocks"][0])
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
-        network = TreeNetwork(params, hparams, partial(new_pass, threads=self.threads), name)
+        n_threads = min(self.threads, 1 + n_bytes(params) // THREAD_BYTES)
+        network = TreeNetwork(params, hparams, partial(CompiledPass, n_threads=n_threads), name)
         network.warm_up()
         with LOCK:
             network.forward.tune()

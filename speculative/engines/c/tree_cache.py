@@ -25,11 +25,9 @@ class TreeNetwork(CachedNetwork):
         self.contents.held = Held(np.array(x[: len(places)]), lengths, parents)
         return len(places)
 
-    def tree_logits(self, x, tree: Tree, nodes=None):  # [n], [m] -> [m, n_vocab]
+    def tree_logits(self, x, tree: Tree, nodes):  # [n], [m] -> [m, n_vocab]
         """The same in one pass, in which a node sees the text and the path to itself, and no other node."""
         x = np.asarray(x)  # [n]
-        if nodes is None:
-            nodes = range(1 + len(tree.tokens))
         tokens = np.append(x, tree.tokens).astype(int)  # [n + n_nodes]; node i is at n - 1 + i
         tree_parents = np.add(tree.parents, len(x) - 1)  # [n_nodes]
         parents = np.append(parents_or_chain(None, x), tree_parents).astype(int)  # [n + n_nodes]

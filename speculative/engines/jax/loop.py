@@ -121,13 +121,12 @@ class DeviceDecoder:
 
         # Step 1: the draft proposes K tokens, of which k may be accepted.
         k = jnp.clip(n_missing - 1, 0, K)
-        drafts = self.no_drafts(K)
+        drafts = no_drafts = self.no_drafts(K)
         if K:
             if may_draft is None:
                 may_draft = n_missing > 1
             propose = partial(self.propose, params["draft"], x, n, draft_key, K)
-            skip = partial(with_cache, drafts)
-            drafts, draft_cache = lax.cond(may_draft, propose, skip, draft_cache)
+            drafts, draft_cache = lax.cond(may_draft, propose, lambda cache: (no_drafts, cache), draft_cache)
 
         # Step 2: the target scores all of them in one call, after the token that it has not read yet.
         target = self.networks["target"]
@@ -186,10 +185,6 @@ class DeviceDecoder:
         (logits, cache), drawn = lax.scan(draw_and_feed, (first, cache), jnp.arange(K - 1))
         last = draw(logits, K - 1)
         return jax.tree.map(lambda some, one_more: jnp.append(some, one_more[None], axis=0), drawn, last), cache
-
-
-def with_cache(drafts, cache):
-    return drafts, cache
 
 
 def loop(step, state, most):

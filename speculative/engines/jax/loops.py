@@ -39,15 +39,6 @@ class Prefill(NamedTuple):
     target: float
 
 
-class Run(NamedTuple):
-    """The calls of the target that one run of the loop makes."""
-
-    state: State
-    n_calls: int
-    output: Output  # [CALLS, n_batch, ...]
-    seconds: float
-
-
 class Clock:
     """The times of calls in a loop on the device, which are derived from that of the whole loop."""
 
@@ -148,7 +139,10 @@ class DeviceLoops:
         clock = Clock()
         state, prefill = self.start(group)
         while slots:
-            state, n_calls, output, seconds = self.timed_run(state, seed, group.K)
+            began = time.perf_counter()
+            state, n_calls, output = self.run(state, seed, group.K)  # a number, [CALLS, n_batch, ...]
+            n_calls, output = jax.tree.map(np.array, (n_calls, output))
+            seconds = time.perf_counter() - began
             has_drafts = output.n_allowed[:n_calls].any(axis=1)  # [n_calls]
             scoring = seconds / (n_calls + self.drafting_ratio * has_drafts.sum())
             for i in range(n_calls):
@@ -172,13 +166,6 @@ class DeviceLoops:
         if prefill:
             clock.log(self.target_log, prefill.target, group.n_prompt, 0)
         clock.log(self.target_log, scoring, K + 1, K + 1)
-
-    def timed_run(self, state: State, seed: int, K: int) -> Run:
-        """Go on for as many calls as one run makes."""
-        began = time.perf_counter()
-        state, n_calls, output = self.run(state, seed, K)
-        output = jax.tree.map(np.array, output)
-        return Run(state, int(n_calls), output, time.perf_counter() - began)
 
     def start(self, group: Group) -> tuple[State, Prefill]:
         """Feed the prompts to both models; with K = 0, to the target alone."""

@@ -125,15 +125,9 @@ def pad_heads(name, a, n_head, n_padded):
     n_more = n_padded - n_head
     if name.startswith("attn/c_attn"):
         a = a.reshape(*a.shape[:-1], 3, n_head, -1)  # [n_embd, 3, n_head, d_head], or the bias without n_embd
-        return pad_axis(a, a.ndim - 2, n_more)
+        others = [(0, 0)] * (a.ndim - 2)
+        return np.pad(a, [*others, (0, n_more), (0, 0)])
     if name == "attn/c_proj/w":
         d_head = len(a) // n_head
-        return pad_axis(a, 0, n_more * d_head)  # [n_padded*d_head, n_embd]
+        return np.pad(a, [(0, n_more * d_head), (0, 0)])  # [n_padded*d_head, n_embd]
     return a
-
-
-def pad_axis(a: np.ndarray, axis: int, n_more: int) -> np.ndarray:
-    """Add zeros at the end of an axis."""
-    widths = [(0, 0)] * a.ndim
-    widths[axis] = (0, n_more)
-    return np.pad(a, widths)
