@@ -21,7 +21,7 @@ from unittest.mock import MagicMock
 
 from benchmarks.samplers.listed import SAMPLERS, Sampler
 from benchmarks.tables import parser_of
-from speculative.laws import check, texts
+from speculative.laws.samplers import check, texts
 from speculative.support.errors import UserError, did_you_mean
 
 ADAPTERS = Path(__file__).parent / "samplers"
@@ -86,7 +86,7 @@ def judge(root: Path, name: str) -> Row:
     enter(root / sampler.folder, sampler)
     try:
         defined = runpy.run_path(str(adapter), run_name="law")
-        verdict = check.check_law(defined.get("speculative_sampling") or defined["rule"])
+        verdict = check.verdict_on(defined.get("speculative_sampling") or defined["rule"])
     except (UserError, ImportError) as error:
         return row_of(sampler, f"cannot tell: {error}", "", lines_of(adapter))
     return row_of(sampler, in_short(verdict), f"{verdict.distance:.2g}", lines_of(adapter))

@@ -15,7 +15,7 @@ from speculative.version import __version__
 
 TYPE_CHECKING = False  # as in typing, which takes long to import: a command has to see Ctrl-C at once
 if TYPE_CHECKING:
-    from speculative.laws.check import law as law
+    from speculative.laws.samplers.check import law as law
     from speculative.measure.run import Run as Run
     from speculative.pair import load_pair as load_pair
     from speculative.sampling import autoregressive_sampling as autoregressive_sampling
@@ -28,7 +28,7 @@ HOMES = {  # names that are imported when they are asked for, so that the two al
     "Session": "speculative.session",
     "Run": "speculative.measure.run",
     "UserError": "speculative.support.errors",
-    "law": "speculative.laws.check",
+    "law": "speculative.laws.samplers.check",
     "autoregressive_sampling": "speculative.sampling",
     "speculative_sampling": "speculative.sampling",
 }

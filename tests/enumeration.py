@@ -17,8 +17,8 @@ from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
-from speculative.laws.cases import coarse, generator_of, model_of
 from speculative.laws.paths import distance, law_of
+from speculative.laws.samplers.cases import coarse, generator_of, model_of
 from speculative.loading import Models
 from speculative.model_spec import ModelSpec
 from speculative.options import ModelOptions, make_options

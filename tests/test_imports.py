@@ -21,6 +21,7 @@ FLOORS = (
     "speculative.measure.document speculative.measure.page speculative.measure.tables speculative.measure.ending",
     "speculative.measure.race speculative.measure.close_up speculative.measure.advice speculative.measure.doubt",
     "speculative.measure.record speculative.measure.words speculative.measure.rule_words speculative.measure.analysis",
+    "speculative.laws.samplers speculative.laws.pytorch",
     "speculative.laws",
     "speculative.decoding",
     "speculative.step_times",

@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain
 from types import MethodType, SimpleNamespace
 
 import numpy as np
@@ -21,13 +21,13 @@ from speculative import fast, sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
-from speculative.laws import check as check_law
-from speculative.laws import drawn, texts
-from speculative.laws.cases import CASES, in_rounds
-from speculative.laws.forms import Form
-from speculative.laws.mistakes import LOOP, MISTAKES, patched
 from speculative.laws.paths import EXACT, NotRepeatable, distance, law_of
-from speculative.laws.texts import errors_as_lines, followed, law_of_texts
+from speculative.laws.samplers import check as check_law
+from speculative.laws.samplers import drawn, texts
+from speculative.laws.samplers.cases import CASES, LINES, interleaved
+from speculative.laws.samplers.mistakes import LOOP, MISTAKES, patched
+from speculative.laws.samplers.sampler import Sampler
+from speculative.laws.samplers.texts import as_user_errors, law_of_texts, stand_ins_in
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 
@@ -242,7 +242,7 @@ def rounded(p):
     return normalized((p.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32))
 """
 
-TEST, REST, BONUS = "u < q[i][j] / p[i][j]", "positive(q[i] - p[i], q[i])", "sample(q[-1])"
+TEST, REST, BONUS = "u < q[i][j] / p[i][j]", "max_fn(q[i] - p[i], q[i])", "sample(q[-1])"
 FROM = "target_model(x_draft)"
 DRAFT, U, RATIO = "sample(p[-1])", "np.random.random()", "q[i][j] / p[i][j]"
 CHOICE = "np.random.choice(np.arange(len(p)), p=p)"
@@ -257,9 +257,9 @@ OTHER_MISTAKES = [
     (None, DRAFT, "sample(top(p[-1], 2))"),
     (None, DRAFT, "sample(rounded(p[-1]))"),
     (None, DRAFT, "sample(draft_model(x)[-1])"),
-    (None, DRAFT, "sample(draft_model(x_draft[1:] if full else x_draft)[-1])"),
-    (None, DRAFT, "sample(draft_model(x_draft[: n - 2] + x_draft[n - 1 :] if full else x_draft)[-1])"),
-    (None, DRAFT, "sample(draft_model([*x[:-1], j, *x_draft[n:]] if n > T - N and not full else x_draft)[-1])"),
+    (None, DRAFT, "sample(draft_model(x_draft[1:] if all_accepted else x_draft)[-1])"),
+    (None, DRAFT, "sample(draft_model(x_draft[: n - 2] + x_draft[n - 1 :] if all_accepted else x_draft)[-1])"),
+    (None, DRAFT, "sample(draft_model([*x[:-1], j, *x_draft[n:]] if n > T - N and not all_accepted else x_draft)[-1])"),
     (None, Q, "        p = top(np.array(p), 2)\n        q = "),
     (None, Q, "        p = np.roll(p, 1, 0)\n        q = "),
     (None, Q, "        x_draft = x_draft[: len(x_draft) - (K > 1 and p[-1][x_draft[-1]] < 0.3)]\n        q = "),
@@ -290,7 +290,7 @@ OTHER_MISTAKES = [
     (None, TEST, "len(x) == T - N or " + TEST),
     (None, TEST, "q[i][j] > 0.99 or " + TEST),
     (None, TEST, "i > 2 or " + TEST),
-    (None, TEST, "j > 1 and trust or " + TEST),
+    (None, TEST, "j > 1 and accepted_once or " + TEST),
     (None, TEST, "len(x) > 5 or " + TEST),
     (None, TEST, "abs(q[i] - p[i]).max() < 0.01 or " + TEST),
     # the token that replaces a rejected draft
@@ -300,8 +300,8 @@ OTHER_MISTAKES = [
     # the bonus token
     (None, BONUS, "sample(p[-1])"),
     (None, BONUS, "sample(q[-1]) if len(x) < 8 else np.argmax(q[-1])"),
-    (None, BONUS, "sample(q[-1 - trust])"),
-    (None, "    while", "    count = 0\n    while", BONUS, "sample(q[-1 - (count > 1)])", "trust = True", "count += 1"),
+    (None, BONUS, "sample(q[-1 - accepted_once])"),
+    (None, "    while", "    count = 0\n    while", BONUS, "sample(q[-1 - (count > 1)])", "accepted_once = True", "count += 1"),
     (None, BONUS, "sample(top(q[-1], 2))"),
     # the window
     (None, "[*x, j]", "[*x, j] if i < 2 else [*x, j, j]"),
@@ -323,7 +323,7 @@ OTHER_MISTAKES = [
 ALL_MISTAKES = [(mistake.name, *chain(*mistake.edits)) for mistake in MISTAKES] + OTHER_MISTAKES
 
 
-IN_ROUNDS = in_rounds(CASES)
+INTERLEAVED = interleaved(CASES)
 FEW_CASES = [case for case in CASES[::16] if case.n_vocab < 64]  # a race of 64 takes long
 
 
@@ -338,10 +338,10 @@ def in_the_blogs_form(*replaced):
     return planted(HELPERS + LOOP, "speculative_sampling", *replaced)
 
 
-def first_wrong(function, cases=IN_ROUNDS):
+def first_wrong(function, cases=INTERLEAVED):
     """The first case whose law is not the target's, if any of those that are small enough."""
-    decode = Form(function).decode
-    with followed(function):
+    decode = Sampler(function).decode
+    with stand_ins_in(function):
         return next((case for case in cases if distance(law_of_texts(decode, case), case.law()) > EXACT), None)
 
 
@@ -353,50 +353,43 @@ def test_a_mistake_in_the_blogs_loop_is_seen(replaced):
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "replaced"), [(words, replaced) for words, *replaced in ALL_MISTAKES[::3]])
 def test_a_cause_is_named(words, replaced):
-    cause = check_law.check_law(in_the_blogs_form(*replaced)).cause
+    cause = check_law.verdict_on(in_the_blogs_form(*replaced)).cause
     assert words in cause if words else cause is None
 
 
 BOTH = "min(q[i]) > 0 and min(p[i]) > 0"  # several tokens on both sides
 ONLY_SEEN_BY = {
-    # the line of CASES: a mistake that no other line sees
-    "small": ("x, T = [*x], len(x) + N", "x, T = [*x][-3:], len(x) + N"),
-    "near": (TEST, "abs(q[i] - p[i]).max() < 0.001 and p[i].max() < q[i].max() and len(p[i]) > 2 or " + TEST),
-    "surer": (TEST, "q[i][j] > 0.99 and len(p[i]) > 2 or " + TEST),
-    "coarse": (TEST, "q[i][j] == 0 and len(p[i]) < 5 or " + TEST),
-    "small 5": (TEST, "len(p[i]) == 5 and j > 2 and n > T - N or " + TEST),
-    "pairs": (TEST, "j > 1 and trust or " + TEST),
-    "chain": (TEST, "i > 1 and K == 3 and trust or " + TEST),
-    "long": (TEST, "i > 2 and K == 4 or " + TEST),
-    "third": (
-        "    while",
-        "    count = 0\n    while",
-        BONUS,
-        "sample(q[-1 - (count > 1)])",
-        "trust = True",
-        "count += 1",
-    ),
-    "sure": (f"sample({REST})", f"np.argmax({REST}) if i > 1 and max(p[i]) == 1 else sample({REST})"),
-    "wide": (f"sample({REST})", f"sample(top({REST}, min(50, len(p[0]))))"),
-    "full": (
-        f"sample({REST})",
-        f"np.argmax({REST}) if i == 1 and {BOTH} and np.sum(q[i] > p[i]) == 2 else sample({REST})",
-    ),
-    "late": (f"sample({REST})", f"np.argmax({REST}) if i == 2 and {BOTH} and len(p[i]) == 3 else sample({REST})"),
-    "longest": (TEST, "i > 4 or " + TEST),
-    "bonus": (BONUS, "sample(top(q[-1], min(50, len(q[-1]))))"),
-    "drafts": (DRAFT, "sample(top(p[-1], min(50, len(p[-1]))))"),
-}
+    # what a line of CASES sees: a mistake that no other line sees
+    "a prompt of several tokens": ("x, T = [*x], len(x) + N", "x, T = [*x][-3:], len(x) + N"),
+    "nearly equal rows, the draft less sure": (TEST, "abs(q[i] - p[i]).max() < 0.001 and p[i].max() < q[i].max() and len(p[i]) > 2 or " + TEST),
+    "nearly equal rows, the draft surer": (TEST, "q[i][j] > 0.99 and len(p[i]) > 2 or " + TEST),
+    "drafts of probability 0 to the target": (TEST, "q[i][j] == 0 and len(p[i]) < 5 or " + TEST),
+    "a fourth token of a vocabulary": (TEST, "len(p[i]) == 5 and j > 2 and n > T - N or " + TEST),
+    "a third token after a full acceptance": (TEST, "j > 1 and accepted_once or " + TEST),
+    "the third draft of 3 after a full acceptance": (TEST, "i > 1 and K == 3 and accepted_once or " + TEST),
+    "the fourth draft of a window": (TEST, "i > 2 and K == 4 or " + TEST),
+    "a third full acceptance": ("    while", "    count = 0\n    while", BONUS, "sample(q[-1 - (count > 1)])", "accepted_once = True", "count += 1"),
+    "the third residual of a draft that is sure": (f"sample({REST})", f"np.argmax({REST}) if i > 1 and max(p[i]) == 1 else sample({REST})"),
+    "a residual of more than 50 tokens": (f"sample({REST})", f"sample(top({REST}, min(50, len(p[0]))))"),
+    "the second residual, of several tokens": (f"sample({REST})", f"np.argmax({REST}) if i == 1 and {BOTH} and np.sum(q[i] > p[i]) == 2 else sample({REST})"),
+    "the third residual, of several tokens": (f"sample({REST})", f"np.argmax({REST}) if i == 2 and {BOTH} and len(p[i]) == 3 else sample({REST})"),
+    "the sixth draft of a window": (TEST, "i > 4 or " + TEST),
+    "a bonus token among more than 50": (BONUS, "sample(top(q[-1], min(50, len(q[-1]))))"),
+    "a draft among more than 50": (DRAFT, "sample(top(p[-1], min(50, len(p[-1]))))"),
+}  # fmt: skip
+
+
+def test_each_line_of_the_cases_names_what_it_sees():
+    assert [line.sees for line in LINES] == [*ONLY_SEEN_BY]
 
 
 @pytest.mark.slow
-def test_each_line_of_the_cases_sees_a_mistake_that_only_it_sees():
-    lines = [[*cases] for _, cases in groupby(CASES, key=lambda case: case.line)]
-    assert len(lines) == len(ONLY_SEEN_BY)
-    for line, replaced in zip(lines, ONLY_SEEN_BY.values(), strict=True):
-        function = in_the_blogs_form(*replaced)
-        assert first_wrong(function, line)
-        assert first_wrong(function, [case for case in CASES if case not in line]) is None, replaced
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.sees)
+def test_a_line_of_the_cases_sees_a_mistake_that_only_it_sees(line):
+    function = in_the_blogs_form(*ONLY_SEEN_BY[line.sees])
+    cases = line.cases()
+    assert first_wrong(function, cases)
+    assert first_wrong(function, [case for case in CASES if case not in cases]) is None
 
 
 @pytest.fixture
@@ -411,7 +404,7 @@ def echo(x, k):  # a drafter
 def test_what_is_right_is_lossless_and_a_rule_as_it_says_itself(few_cases):
     rules = [parse_rule(name) for name in RULE_NAMES]
     right = [in_the_blogs_form(), sampling.speculative_sampling, sampling.sample, sampling.max_fn, echo]
-    assert [check_law.check_law(function).lossless for function in right] == [True] * len(right)
+    assert [check_law.verdict_on(function).lossless for function in right] == [True] * len(right)
     assert [first_wrong(rule.accept, FEW_CASES) is None for rule in rules] == [rule.lossless for rule in rules]
 
 
@@ -446,8 +439,8 @@ IN_OTHER_STYLES = [
     (CHOICE, "random.choices(range(len(p)), cum_weights=np.cumsum(p))[0]"),
     ("    while", "    rng, other = np.random.default_rng(3).spawn(2)\n    while", f"u = {U}", "u = rng.random()", CHOICE, "np.random.choice(np.arange(len(p)), p=p)"),
     ("    while", "    one, two = np.random.Generator(np.random.MT19937(0)), np.random.default_rng(0)\n    while", DRAFT, "one.choice(len(p[-1]), p=p[-1])", f"u = {U}", "u = two.random()"),
-    ("            trust = True", "            K += 2"),
-    ("            trust = True", "            K = 2 * K"),
+    ("            accepted_once = True", "            K += 2"),
+    ("            accepted_once = True", "            K = 2 * K"),
     (CHOICE, f"int(np.sum({U} > np.cumsum(p / p.sum(), dtype=float)))"),
     (CHOICE, "random.choices(range(len(p)), weights=p)[0]"),
     ("    while", "    rng = np.random.Generator(np.random.PCG64(7))\n    while", f"u = {U}", "u = rng.random()"),
@@ -503,7 +496,7 @@ def test_a_class_is_called_and_its_objects_decode(few_cases):
 def test_what_cannot_be_followed_in_its_own_way_is_not_judged_by_another(few_cases, monkeypatch):
     """As logits its rows would have no random number to follow, and always the same token."""
     monkeypatch.setattr(drawn, "SECONDS", 0)
-    monkeypatch.setattr(drawn, "ROUND", 10)
+    monkeypatch.setattr(drawn, "PORTION", 10)
     keys = "np.nan_to_num(np.log(p), nan=0.0) + np.random.gumbel(size=len(p))"
     of_a_sort = f"sorted(range(len(p)), key=list({keys}).__getitem__)[-1]"
     verdict = speculative.law(in_the_blogs_form(CHOICE, of_a_sort))
@@ -512,8 +505,8 @@ def test_what_cannot_be_followed_in_its_own_way_is_not_judged_by_another(few_cas
 
 def test_the_distance_is_the_largest_that_was_seen(few_cases):
     verdict = speculative.law(in_the_blogs_form(TEST, "True"))
-    decode = Form(in_the_blogs_form(TEST, "True")).decode
-    with followed(decode):
+    decode = Sampler(in_the_blogs_form(TEST, "True")).decode
+    with stand_ins_in(decode):
         far = {case: distance(law_of_texts(decode, case), case.law()) for case in FEW_CASES}
     assert verdict.distance == pytest.approx(max(far.values()))
     assert verdict.distance > far[verdict.case]
@@ -640,7 +633,7 @@ def test_what_cannot_be_told_is_said_in_one_line(line, said):
     text = f"def mine(x, draft_model, target_model, N, K):\n    {line}\n    return [*x, *[0] * N]\n"
     exec(compile(text, "mine.py", "exec"), names)
     with pytest.raises(UserError) as error:
-        check_law.check_law(names["mine"])
+        check_law.verdict_on(names["mine"])
     assert said in str(error.value)
     assert str(error.value).isprintable()
 
@@ -648,7 +641,7 @@ def test_what_cannot_be_told_is_said_in_one_line(line, said):
 def test_a_name_that_was_put_into_the_users_module_is_gone_afterwards():
     function = planted(LOOP, "speculative_sampling")
     names = {**function.__globals__}
-    with followed(function):
+    with stand_ins_in(function):
         assert "float" in function.__globals__
     assert function.__globals__ == names
 
@@ -664,7 +657,7 @@ def test_a_library_that_is_imported_meanwhile_keeps_the_real_generators(tmp_path
 
         return drawing.Random is random.Random, random.Random(1).random() < 0.5
 
-    with followed(function):
+    with stand_ins_in(function):
         law = law_of(function)
     assert law == {(False, True): 0.5, (False, False): 0.5}
     drawing = importlib.import_module("drawing")
@@ -681,8 +674,8 @@ def test_only_what_is_computed_counts_as_slow(monkeypatch):
             time.sleep(waits.pop())
         return np.random.choice(len(p), p=p)
 
-    with followed(waits_once):
-        law = law_of_texts(Form(waits_once).decode, CASES[0])
+    with stand_ins_in(waits_once):
+        law = law_of_texts(Sampler(waits_once).decode, CASES[0])
     assert distance(law, CASES[0].law()) < EXACT
 
 
@@ -698,7 +691,7 @@ def test_a_program_that_sees_the_path_before_has_no_law():
 
 
 def test_the_end_of_the_process_is_no_error_of_its_code():
-    with pytest.raises(SystemExit), errors_as_lines():
+    with pytest.raises(SystemExit), as_user_errors():
         raise SystemExit(128 + signal.SIGTERM)
 
 
@@ -733,7 +726,7 @@ DRAWN = [
 @pytest.mark.parametrize(("number", "is_right", "said"), DRAWN)
 def test_what_cannot_be_followed_is_drawn(monkeypatch, number, is_right, said):
     monkeypatch.setattr(drawn, "SECONDS", 0)  # one round
-    monkeypatch.setattr(drawn, "ROUND", 60)
+    monkeypatch.setattr(drawn, "PORTION", 60)
     names = {}
     exec(compile(DRAWER.replace("NUMBER", number), "mine.py", "exec"), names)
     verdict = speculative.law(names["mine"])
@@ -778,7 +771,7 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens(few_cases):
     def one_more(x, draft, target_model, N, K, rng):
         return sampling.speculative_sampling(x, draft, target_model, N + 1, K, rng)
 
-    assert check_law.check_law(one_more).words.endswith("Usual cause: more than N tokens are added.")
+    assert check_law.verdict_on(one_more).words.endswith("Usual cause: more than N tokens are added.")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from test_law import planted
 from test_readme import fences
 
 import speculative
-from speculative.laws import check as check_law
-from speculative.laws.cases import CASES
 from speculative.laws.paths import EXACT, distance, law_of
-from speculative.laws.texts import followed
+from speculative.laws.samplers import check as check_law
+from speculative.laws.samplers.cases import CASES
+from speculative.laws.samplers.texts import stand_ins_in
 from speculative.laws.uniform import NotFollowed
 
 torch = pytest.importorskip("torch")
@@ -130,7 +130,7 @@ def law_of_expression(expression):
         "rs": torch.tensor([0.3, 0.6]),
     }
     function = eval(f"lambda rng: int({expression})", names)
-    with followed(function):
+    with stand_ins_in(function):
         return law_of(function)
 
 

@@ -1,4 +1,4 @@
-"""The exact law of a program by enumeration, and the check of somebody's code.
+"""The exact law of a program by enumeration, and the check of somebody's sampler.
 
 The law of a sampler is the probability of each text. It runs once for each outcome of its random numbers, and the
 probabilities of each text are added up:
@@ -12,14 +12,17 @@ And speculative.law(function) -> a Verdict, as in a test:
     def test_mine():
         assert speculative.law(mine).lossless
 
-The files, in the order of reading:
+The files in the order of reading, each before those that use it:
 
-    the law              uniform, unknown, walks, paths
-    random numbers       traced: generators of them; races: the largest; replaced: in the place of NumPy's and Python's
-    the check            cases, models, forms, texts, check
-    its words            mistakes, causes, words
-    what is not followed drawn: texts are drawn, and counted
-    PyTorch              tensors, operations, torches, outputs; may be skipped at first
+    uniform    a random number that is not known yet: a comparison is a fork
+    races      which of many random numbers is the largest, as one fork
+    unknown    such numbers in the place of floats and arrays
+    walks      the walk along all paths
+    traced     the generators of these numbers, in the place of NumPy's and Python's
+    paths      law_of
+
+    samplers/  the check of somebody's sampler
+    pytorch/   the same for PyTorch's tensors and generators; may be skipped at first
 
 The words:
 
@@ -27,9 +30,8 @@ The words:
     fork           where a program asks something of a random number, and several answers are possible
     branch         one answer at a fork, by its number
     path           a run of the program with a branch at each fork; its probability is the product of theirs
+    node           a random number, or a call of a model, in a path
     race           an argmax of random numbers, as one fork: which of them is the largest
     duel           a comparison of two random numbers, as in max: a race of two
     stand-in       what is put in the place of a generator or function while somebody's code runs
-    form           the parameters by which a function is recognised, and so how it decodes
-    line of cases  the cases of one kind and one set of lengths, whose models are different
 """

@@ -2,7 +2,7 @@
 
 The usual way to draw from p without adding up is the argmax of log p + Gumbel noise, or of p / exponential noise. Both
 are a race of exponential times: number i arrives after a time with rate p[i], and the first to arrive wins. So i wins
-with the chance p[i] / Σ p. And the race among the rest goes on as if it began then, which gives the second place.
+with the chance p[i] / Σ p. And the race among the rest goes on as if it began then, which gives the second one.
 
 Only values tell that numbers are in such a race, as for uniform.py: where two of them are equal, the time of the one is
 a fixed multiple of the time of the other.
@@ -17,12 +17,12 @@ from speculative.laws.uniform import ENDS, LEAST, Formula, NotFollowed, Number, 
 TIMES = np.array([0.0001, 1.0, 2.0, 4.0])  # [4], at which two numbers are compared
 
 
-def largest(row) -> int:  # [n] of numbers, unknown ones among them -> the place of the largest
+def largest(row) -> int:  # [n] of numbers, unknown ones among them -> the index of the largest
     """Raises NotFollowed if they are not in a race."""
     return largest_first(row, 1)[0]
 
 
-def largest_first(row, k: int) -> list[int]:  # [n] -> [k], places from the largest down
+def largest_first(row, k: int) -> list[int]:  # [n] -> [k], indices from the largest down
     """Raises NotFollowed if they are not in a race."""
     racing: dict[int, Number] = {}
     fixed: dict[int, float] = {}
@@ -47,7 +47,7 @@ def check_start(numbers: list[Uniform]) -> None:
 
 
 def winners(numbers: dict[int, Number], k: int) -> list[int]:
-    """Fork for each place of a race, for k places at most. -> the keys of those who have won them"""
+    """Fork for the first of a race, for the second and so on, k at most. Returns their keys in this order."""
     if len(numbers) < 2:
         return [*numbers]
     fastest = fastest_of([number.formula for number in numbers.values()])
@@ -55,12 +55,12 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
     for number in numbers.values():
         number.u.is_spent = True
     first = next(iter(numbers.values()))
-    places: list[int] = []
-    while rates and len(places) < k:
-        place = take_likely(first.u.branch, [*rates.values()])
-        places.append([*rates][place])
-        del rates[places[-1]]
-    return places
+    arrived: list[int] = []
+    while rates and len(arrived) < k:
+        taken = take_likely(first.u.branch, [*rates.values()])
+        arrived.append([*rates][taken])
+        del rates[arrived[-1]]
+    return arrived
 
 
 def is_first(number: Number, other: Number, is_larger: bool) -> bool:

@@ -1,13 +1,14 @@
-"""Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: tensors.py)"""
+"""Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/tensors.py)"""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
-from speculative.laws.uniform import MOST_INTS, NotFollowed
+from speculative.laws.uniform import MOST_INTS, NotFollowed, Uniform
 from speculative.laws.unknown import Numbers, UnknownNumber
 from speculative.laws.walks import WALK
 
@@ -25,7 +26,7 @@ def one_trial(u, n, p):
 
 
 # What NumPy's and Python's methods make of a number from 0 to 1, with their parameters.
-LAWS: dict[str, Callable] = {
+TRANSFORMS: dict[str, Callable] = {
     "uniform": lambda u, low=0.0, high=1.0: u * np.subtract(high, low) + low,
     "standard_exponential": lambda u: -np.log(u),
     "exponential": lambda u, scale=1.0: -np.log(u) * scale,
@@ -36,25 +37,30 @@ LAWS: dict[str, Callable] = {
 
 
 class Stream:
-    """The numbers of a seed, which begin again in each path. In Generator(PCG64(7)) both generators have one stream."""
+    """The numbers of a seed, which begin anew in each path. In Generator(PCG64(7)) both generators have one stream."""
 
     def __init__(self, family: str, seed):
         """family: of generators; two have other numbers for one seed. seed: None for other numbers in each path."""
         self.family = family
         self.first_seed = seed
-        self.path_number = 0  # of the path in which it has begun
 
-    def begin(self, seed) -> None:
+    def begin(self, seed) -> "Begun":
         """Begin with the numbers of a seed, which all streams of one family share."""
-        self.path_number = WALK.path_number
-        self.numbers = WALK.stream(None if seed is None else f"{self.family} {seed}")
-        self.n_spawned = 0
+        begun = Begun(WALK.stream(None if seed is None else f"{self.family} {seed}"))
+        WALK.of_path[self] = begun
+        return begun
 
-    def here(self) -> "Stream":
-        """Return the stream, which begins with its first seed if this is another path."""
-        if self.path_number != WALK.path_number:
-            self.begin(self.first_seed)
-        return self
+    def in_path(self) -> "Begun":
+        """How far it is in this path, where it begins with its first seed."""
+        return WALK.of_path.get(self) or self.begin(self.first_seed)
+
+
+@dataclass
+class Begun:
+    """A stream that has begun in a path."""
+
+    numbers: Iterator[Uniform]
+    n_spawned: int = 0
 
 
 class TracedRandom:
@@ -76,7 +82,7 @@ class TracedRandom:
         return self
 
     def number(self) -> UnknownNumber:
-        return UnknownNumber(next(self.stream.here().numbers))
+        return UnknownNumber(next(self.stream.in_path().numbers))
 
     def random(self, size=None, dtype=None):
         if size is None:
@@ -93,26 +99,26 @@ class TracedRandom:
 
     def spawn(self, n: int) -> list:
         """Other generators, whose seeds follow from this one's."""
-        stream = self.stream.here()
-        seed, first = stream.first_seed, stream.n_spawned
-        stream.n_spawned += n
+        begun = self.stream.in_path()
+        seed, first = self.stream.first_seed, begun.n_spawned
+        begun.n_spawned += n
         return [type(self)(None if seed is None else f"{seed} {i}") for i in range(first, first + n)]
 
     def __getattr__(self, name: str) -> Callable:
-        """A method that is one of LAWS. Raises NotFollowed, if it is called, for one of another name."""
+        """A method that is one of TRANSFORMS. Raises NotFollowed, if it is called, for one of another name."""
         if name.startswith("__"):
             raise AttributeError(name)
-        if name not in LAWS:
+        if name not in TRANSFORMS:
             return unfollowed(name)
-        law = LAWS[name]
-        n_own = law.__code__.co_argcount - 1  # without u
+        transform = TRANSFORMS[name]
+        n_own = transform.__code__.co_argcount - 1  # without u
 
         def draw(*parameters, size=None, **named):
             if len(parameters) > n_own:  # NumPy takes size by position too, as the last
                 parameters, size = parameters[:-1], parameters[-1]
             if size is None:
                 size = np.broadcast(0, *parameters, *named.values()).shape or None
-            return law(self.random(size), *parameters, **named)
+            return transform(self.random(size), *parameters, **named)
 
         return draw
 
@@ -123,10 +129,10 @@ class TracedRandom:
             raise ValueError("'a' and 'p' must have same size")
         check_sum(p.tobytes(), p.dtype)
         n = 1 if size is None else int(np.prod(size))
-        places = places_of(self, p, n, replace)
+        indices = draw_indices(self, p, n, replace)
         if size is None:
-            return ids[places[0]]
-        drawn = ids[np.array(places, int)]
+            return ids[indices[0]]
+        drawn = ids[np.array(indices, int)]
         return drawn.reshape(size)
 
     def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
@@ -162,7 +168,7 @@ class OfPython(TracedRandom):
             weights = np.diff(cum_weights, prepend=0)
         elif weights is None:
             weights = np.ones(len(population))
-        return [population[i] for i in places_of(self, weights, k)]
+        return [population[i] for i in draw_indices(self, weights, k)]
 
 
 OF_TYPES: dict[type, type] = {Generator: TracedRandom, RandomState: OfRandomState}
@@ -178,21 +184,21 @@ def unfollowed(name: str) -> Callable:
     return refuse
 
 
-def places_of(rng: TracedRandom, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
-    """Draw n places with chances in proportion to the weights. Raises NoDistribution if they are none."""
+def draw_indices(rng: TracedRandom, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
+    """Draw n indices with chances in proportion to the weights. Raises NoDistribution if they are none."""
     weights = np.array(weights, float)  # [n_weights]
-    places: list[int] = []
+    indices: list[int] = []
     for _ in range(n):
         edges = edges_of(weights.tobytes())
-        places.append(rng.number().u.part(edges))
+        indices.append(rng.number().u.fork_at(edges))
         if not replace:
-            weights[places[-1]] = 0
-    return places
+            weights[indices[-1]] = 0
+    return indices
 
 
 @lru_cache(1_000)  # for all paths
 def edges_of(weights: bytes) -> list[float]:  # of [n_weights] -> [n_weights + 1]
-    """The parts of [0, 1] in proportion to the weights. Raises NoDistribution."""
+    """The edges of intervals in [0, 1], whose lengths are in proportion to the weights. Raises NoDistribution."""
     cumulative = np.cumsum(np.frombuffer(weights))  # [n_weights]
     if not np.all(np.diff(cumulative, prepend=0) >= 0) or not 0 < cumulative[-1] < np.inf:
         raise NoDistribution

@@ -1,7 +1,7 @@
 """A random number that is not known yet: a formula of a u between 0 and 1, which forks when it is compared.
 
-A program draws u, computes -log(u) / 2 with it, and asks whether that is below 0.3. The answer is True on one part of
-u's range and False on the rest, and the lengths of the parts are the chances of the answers. So the number of the
+A program draws u, computes -log(u) / 2 with it, and asks whether that is below 0.3. The answer is True in one interval
+of u and False in the rest, and the lengths of both are the chances of the answers. So the number of the
 program is kept as a formula of u. As long as it rises or falls all the way, the u at which a comparison changes its
 answer can be found by bisection. Nothing has to be known about a formula but its values.
 """
@@ -34,8 +34,8 @@ class Uniform:
         self.is_spent = False  # in a race: its law is not uniform any more
         self.beaten: list[Formula] = []  # of those that it came before in duels, and its own
 
-    def part(self, edges) -> int:  # [n + 1], from 0 to 1 -> i if u is in [edges[i], edges[i + 1])
-        """Fork: u is in one of the parts between the edges. Raises NotFollowed if it was in a race."""
+    def fork_at(self, edges) -> int:  # [n + 1], from 0 to 1 -> i
+        """Fork: u is in one of the intervals from edges[i] to edges[i + 1]. Raises NotFollowed if it was in a race."""
         if self.is_spent:
             raise NotFollowed("a random number that was compared with another one is compared again")
         inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]

@@ -1,6 +1,6 @@
 """Random numbers that are not known yet, in the place of floats and arrays: each comparison is a fork.
 
-uniform.py says what such a number is, races.py which of many is the largest. tensors.py is the same for PyTorch.
+uniform.py says what such a number is, races.py which of many is the largest. For PyTorch: pytorch/tensors.py.
 """
 
 import math
@@ -109,7 +109,7 @@ def computed(function: Any, inputs: list) -> Any:
         return first
     if first.dtype != bool:
         return UnknownNumber(u, formula)
-    is_after = u.part([0.0, switch(formula), 1.0])
+    is_after = u.fork_at([0.0, switch(formula), 1.0])
     return last if is_after else first
 
 

@@ -1,4 +1,10 @@
-"""The walk along all paths of a random program. A fork has branches with known chances; a path takes one of each."""
+"""The walk along all paths of a random program. A fork has branches with known chances; a path takes one of each.
+
+There is one WALK in a process, because a generator that somebody's code makes has no other way to it. Two begin paths
+on it: paths.law_of, which starts each program and takes its paths one after the other; and samplers/drawn.py, where
+each text that is drawn is a path without forks. All others ask: how many nodes there were (samplers/check.py), how long
+the path takes (samplers/texts.py), and what belongs to the path alone.
+"""
 
 import itertools
 import time
@@ -18,7 +24,6 @@ class Walk:
 
     def __init__(self) -> None:
         self.n_nodes = 0  # random numbers and calls of models, of all programs
-        self.path_number = 0  # of the paths of all programs
         self.start_program()
 
     def start_program(self, reseeds: bool = True) -> None:
@@ -32,13 +37,20 @@ class Walk:
 
     def begin_path(self, branches: list[int]) -> None:
         """Begin the path that takes these branches, and the first ones after them."""
-        self.path_number += 1
         self.branches = branches
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
         self.n_calls = 0
         self.numbers: dict = defaultdict(lambda: Uniform(self.branch))  # {(seed, n): the nth number}
+        self.of_path: dict = {}  # {a generator or the like: what it keeps, which is forgotten when the path ends}
+        self.restart_clocks()
+
+    def restart_clocks(self) -> None:
         self.began = clocks()
+
+    def seconds(self) -> np.ndarray:  # [2]
+        """The seconds since then that this process has computed, and all of them."""
+        return clocks() - self.began
 
     def count(self) -> None:
         """Note a random number or a call of a model. Raises UserError."""
@@ -70,4 +82,4 @@ def clocks() -> np.ndarray:  # [2]
     return np.array([time.process_time(), time.monotonic()])
 
 
-WALK = Walk()  # the one that goes on: a generator that somebody's code makes has no other way to it
+WALK = Walk()

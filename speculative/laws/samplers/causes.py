@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.laws.cases import Case
-from speculative.laws.forms import Form
-from speculative.laws.mistakes import MISTAKES
 from speculative.laws.paths import EXACT, distance
-from speculative.laws.texts import law_of_texts
+from speculative.laws.samplers.cases import Case
+from speculative.laws.samplers.mistakes import MISTAKES
+from speculative.laws.samplers.sampler import Sampler
+from speculative.laws.samplers.texts import law_of_texts
 from speculative.support.errors import UserError
 
 MOST_CASES = 3  # of a line, wrong ones and others each, in which a mistake must have the same law
@@ -101,7 +101,7 @@ def first_of_lines(cases: list) -> list:
 
 def mistakes_with(laws: dict, is_blogs: bool, has_nan: bool) -> list[str]:
     """The names of the mistakes that have these laws in a loop of this kind: see Mistake.loop."""
-    names = [mistake.name for mistake in MISTAKES if has_laws(Form(mistake.loop(is_blogs, has_nan)).decode, laws)]
+    names = [mistake.name for mistake in MISTAKES if has_laws(Sampler(mistake.loop(is_blogs, has_nan)).decode, laws)]
     return [*dict.fromkeys(names)]
 
 

@@ -1,6 +1,6 @@
 """PyTorch's tensors of random numbers that are not known yet.
 
-An unknown number is a NaN in an ordinary tensor. A NaN has room for a code beside "not a number": here the place of the
+An unknown number is a NaN in an ordinary tensor. A NaN has room for a code beside "not a number": here the index of the
 UnknownNumber in a list. So PyTorch itself moves unknown numbers about: an index, a view, a copy, torch.where, or a
 write into a part of another tensor need nothing from us. Of the rest, PyTorch's own tags tell the kind (operations.py):
 
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from speculative.laws.operations import N_VALUES, Call, draw, kind_of, tensors_in
+from speculative.laws.pytorch.operations import N_VALUES, Call, draw, kind_of, tensors_in
 from speculative.laws.uniform import NotFollowed
 from speculative.laws.unknown import Numbers, UnknownNumber, computed
 from speculative.laws.walks import WALK
@@ -54,29 +54,22 @@ class UnknownTensors(TorchDispatchMode):
         """PyTorch's question whether to load its compiler, to say that it shall not compile this class."""
         return False
 
-    def __init__(self):
-        super().__init__()
-        self.path_number = 0  # of the path that the numbers belong to
-        self.numbers: dict[torch.dtype, list] = defaultdict(list)  # number i of a type has the code i + 1
-
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.here()
         call = Call(operation, args, kwargs or {})
         kind = kind_of(operation)
         if kind is draw or (self.numbers and any(map(may_be_unknown, tensors_in([args, kwargs])))):
             return kind(self, call)
         return call.run()
 
-    def here(self) -> None:
-        """Forget the numbers if they are of another path."""
-        if self.path_number != WALK.path_number:
-            self.path_number = WALK.path_number
-            self.numbers.clear()
+    @property
+    def numbers(self) -> dict[torch.dtype, list]:
+        """The unknown numbers of this path, by their types: number i of a type has the code i + 1."""
+        return WALK.of_path.setdefault(self, defaultdict(list))
 
     # ---- Codes -------------------------------------------------------------------------------------------------------
 
     def codes_of(self, tensor) -> np.ndarray:
-        """The codes of its numbers, 0 of those that are known."""
+        """The codes of its numbers, in its shape: 0 of those that are known."""
         if not may_be_unknown(tensor):
             return np.zeros(tuple(tensor.shape), int)
         nans = NANS[tensor.dtype]
@@ -95,28 +88,27 @@ class UnknownTensors(TorchDispatchMode):
         return objects.view(Numbers)
 
     def write(self, tensor, changed: dict[tuple, Any]):
-        """Write numbers, known and unknown ones, into their places in a tensor."""
+        """Write numbers, known and unknown ones, into a tensor: {index: number}."""
         new = tensor.detach().clone(memory_format=torch.contiguous_format)
         nans = NANS.get(tensor.dtype, Nans(tensor.dtype, 0, 0))
         bits = new.view(nans.of_bits)
         numbers = self.numbers[tensor.dtype]
-        for place, number in changed.items():
+        for index, number in changed.items():
             if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
                 number = computed(rounding(tensor.dtype), [number])
             if not isinstance(number, UnknownNumber):
-                new[place] = np.asarray(number).item()
+                new[index] = np.asarray(number).item()
                 continue
             numbers.append(number)
             if len(numbers) >= nans.n_codes:
                 raise NotFollowed(f"{len(numbers)} random numbers in {tensor.dtype} cannot be followed")
-            bits[place] = nans.first + len(numbers)
+            bits[index] = nans.first + len(numbers)
         with torch.no_grad():
             tensor.copy_(new)
         return tensor
 
     def tensor_of(self, given, dtype=None, *_, **__):
         """A tensor of numbers, unknown ones among them: torch.tensor for such, on the CPU."""
-        self.here()
         if dtype is None and isinstance(given, np.ndarray):
             dtype = torch.float64
         numbers = np.asarray(given, object)

@@ -1,36 +1,31 @@
-"""The law of the texts of a decoder, whatever it does: errors, endless loops and odd results become one line."""
+"""The law of the texts of a decoder, whatever it does: errors and endless loops become one line."""
 
-import asyncio
 import contextlib
-import inspect
 import io
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import is_dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.laws.cases import Case
 from speculative.laws.paths import TooManyPaths, law_of
-from speculative.laws.replaced import LIBRARIES, SaltedStandIns, StandIns, UnknownStandIns, replaced
+from speculative.laws.samplers.cases import Case
+from speculative.laws.samplers.replaced import LIBRARIES, SaltedStandIns, StandIns, UnknownStandIns, replaced
 from speculative.laws.traced import NoDistribution
 from speculative.laws.uniform import NotFollowed
-from speculative.laws.walks import WALK, clocks
+from speculative.laws.walks import WALK
 from speculative.support.errors import UserError, first_line
-from speculative.user import NOT_IDS, whole_numbers
 
 MOST_PATHS = 2_000  # of a case
 MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with all its waiting
 
 
 @contextlib.contextmanager
-def errors_as_lines() -> Iterator[None]:
-    """Raise the errors of somebody's code as UserErrors of a line, and what ours cannot follow in it as NotFollowed.
+def as_user_errors() -> Iterator[None]:
+    """Raise the errors of somebody's code as UserErrors, and what ours cannot follow in it as NotFollowed.
 
     The errors that the callers know pass."""
     try:
@@ -38,15 +33,15 @@ def errors_as_lines() -> Iterator[None]:
     except (NoDistribution, TooManyPaths, KeyboardInterrupt):
         raise
     except UserError as error:
-        raise NotFollowed(as_line(error)) from error
+        raise NotFollowed(words_of(error)) from error
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.signals ends the process
             raise
-        raise UserError(as_line(error, type(error).__name__)) from error
+        raise UserError(words_of(error, type(error).__name__)) from error
 
 
-def as_line(error: BaseException, name: str = "") -> str:
-    """The error's line in somebody's code, its name and its first line of words."""
+def words_of(error: BaseException, name: str = "") -> str:
+    """Where somebody's code raised it, its name and its first line of words."""
     parts = (raised_at(error), name, first_line(error))
     said = filter(None, parts)
     return ": ".join(dict.fromkeys(said))
@@ -68,13 +63,13 @@ def quietly() -> Iterator[None]:
     has alarms."""
 
     def stop(number, frame):
-        if np.any(clocks() - WALK.began > MOST_SECONDS):  # each second again, if the code catches it
+        if np.any(WALK.seconds() > MOST_SECONDS):  # each second again, if the code catches it
             most, most_waiting = MOST_SECONDS
             raise UserError(
                 f"no progress: one text computes for more than {most} s, or takes more than {most_waiting} s"
             )
 
-    WALK.start_program()  # whose path begins now
+    WALK.restart_clocks()
     quiet = io.StringIO()
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(quiet))
@@ -88,12 +83,12 @@ def quietly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def followed(function: Callable, stand_ins: StandIns | None = None) -> Iterator[None]:
-    """Within, the function's random numbers are those of the stand-ins, by default unknown ones."""
+def stand_ins_in(function: Callable, stand_ins: StandIns | None = None) -> Iterator[None]:
+    """Within, the function's random numbers are those of the stand-ins, by default unknown ones; and it is quiet."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(function, stand_ins or UnknownStandIns()))
         if "torch" in sys.modules:
-            from speculative.laws import torches
+            from speculative.laws.pytorch import torches
 
             if isinstance(stand_ins, SaltedStandIns):
                 stack.enter_context(torches.salted(stand_ins))
@@ -106,7 +101,7 @@ def followed(function: Callable, stand_ins: StandIns | None = None) -> Iterator[
 def program_of(decode: Callable, case: Case) -> Callable:
     """program(rng) -> the text, () if a draw is impossible. Raises UserError.
 
-    decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs `followed` around it.
+    decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs `stand_ins_in` around it.
     """
 
     def counted(model):
@@ -120,7 +115,7 @@ def program_of(decode: Callable, case: Case) -> Callable:
 
     def program(rng):
         try:
-            with errors_as_lines():
+            with as_user_errors():
                 return tuple(map(int, decode(draft, target, case, rng)))
         except NoDistribution:
             return ()
@@ -131,39 +126,3 @@ def program_of(decode: Callable, case: Case) -> Callable:
 def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True) -> dict:
     """The exact law of the texts. Raises UserError."""
     return law_of(program_of(decode, case), most, reseeds)
-
-
-def ids_of(result, n_vocab: int) -> list[int]:
-    """The ids of what a function returned: one, a list, a generator, an array or a tensor, with -1 after the end; or a
-    list of lists, or a tuple, dict or dataclass that begins with them. Raises UserError."""
-    result = unpacked(result)
-    with contextlib.suppress(*NOT_IDS):
-        ids = whole_numbers(np.ravel(result))
-        ids = ids[: ids.index(-1)] if -1 in ids else ids
-        if ids and all(0 <= token < n_vocab for token in ids):
-            return ids
-    words = ", ".join(map(str, result)) or "nothing" if isinstance(result, list) else repr(result)
-    raise UserError(f"it returned {words:.60}, not ids below {n_vocab}")
-
-
-def unpacked(result) -> Any:
-    """What holds the ids in a result."""
-    if inspect.isasyncgen(result):
-        result = collected(result)
-    if inspect.iscoroutine(result):
-        result = asyncio.run(result)
-    if is_dataclass(result):
-        result = vars(result)
-    if isinstance(result, dict):
-        result = tuple(result.values())
-    if isinstance(result, tuple) and result and np.ndim(result[0]):  # with a rate of acceptance, for instance
-        result = result[0]
-    if hasattr(result, "__iter__") and not hasattr(result, "ndim"):
-        result = [*result]
-        if result and hasattr(result[0], "__len__"):  # windows
-            result = np.concatenate([np.ravel(part) for part in result])
-    return result
-
-
-async def collected(parts: AsyncIterator) -> list:
-    return [part async for part in parts]

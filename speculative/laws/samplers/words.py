@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from speculative.laws.cases import CASES, SMALLEST, Case
-from speculative.laws.drawn import Draws
+from speculative.laws.samplers.cases import CASES, SMALLEST, Case
+from speculative.laws.samplers.drawn import Draws
 
 MOST_NUMBERS = 8  # of a row, in one line
 NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
@@ -71,8 +71,8 @@ def counterexample(case: Case, law: dict) -> str:
 def drawn_in_words(draws: Draws, reason: str) -> str:
     """What was seen in texts that were drawn, and why they were."""
     why = f"Its random numbers cannot be followed: {reason}."
-    if draws.wrong:
-        example = counterexample(draws.wrong, draws.law())
+    if draws.wrong_case:
+        example = counterexample(draws.wrong_case, draws.law())
         return f"Not lossless, by {draws.n_texts:,} texts, twice. {why}\n{example}"
     if draws.are_constant():
         return f"Cannot tell: it returned the same texts {draws.n_texts:,} times, as from a fixed seed. {why}"

@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.laws.cases import CASES, Case, in_rounds
-from speculative.laws.forms import Form
-from speculative.laws.replaced import SaltedStandIns
-from speculative.laws.texts import followed, program_of
+from speculative.laws.samplers.cases import CASES, Case, interleaved
+from speculative.laws.samplers.replaced import SaltedStandIns
+from speculative.laws.samplers.sampler import Sampler
+from speculative.laws.samplers.texts import program_of, stand_ins_in
 from speculative.laws.walks import WALK
 
 SIGMAS = 5  # of the statistic, which chance passes once in 3 million
 POWER = 1.65  # standard deviations by which a loss would have passed that, 19 times out of 20
 USUAL = 5  # texts that are expected less often are counted together
-ROUND = 250  # texts of each case, before it is asked whether there is time for more
+PORTION = 250  # texts of each case, before it is asked whether there is time for more
 MOST_TEXTS = 4_000  # of a case
 SECONDS = 30
 N_CASES = 2  # of each line
@@ -34,7 +34,7 @@ class Draws:
         self.decode = decode
         self.cases = cases
         self.counts: dict[Case, Counter] = {case: Counter() for case in cases}
-        self.wrong: Case | None = None
+        self.wrong_case: Case | None = None
         self.n_texts = 0  # of each case
         self.number = 0
         self.stand_ins = SaltedStandIns(lambda: self.number)
@@ -44,7 +44,7 @@ class Draws:
         program = program_of(self.decode, case)
         for _ in range(n):
             self.number += 1
-            WALK.begin_path([])
+            WALK.begin_path([])  # which counts the calls of this text, and its seconds
             np.random.seed(0)  # of this number, as all seeds
             random.seed(0)
             if torch := sys.modules.get("torch"):
@@ -56,23 +56,24 @@ class Draws:
         self.counts[case].clear()
         self.draw(case, n)
 
-    def is_far(self, case: Case) -> bool:
+    def differs(self, case: Case) -> bool:
+        """Whether its texts do not follow the law."""
         return sigmas(self.counts[case], case.law()) > SIGMAS
 
-    def is_wrong(self, decode: Callable) -> bool:
-        """Whether texts of a few cases, decoded in this way, do not follow the law."""
+    def few_differ(self, decode: Callable) -> bool:
+        """Whether texts of a few cases do not follow the law with this decoder."""
         self.decode = decode
         few = self.cases[:N_CASES]
         for case in few:
-            self.draw_anew(case, ROUND)
-        return any(map(self.is_far, few))
+            self.draw_anew(case, PORTION)
+        return any(map(self.differs, few))
 
-    def is_far_twice(self, case: Case) -> bool:
+    def differs_twice(self, case: Case) -> bool:
         """Whether neither its texts follow the law, nor as many new ones."""
-        if not self.is_far(case):
+        if not self.differs(case):
             return False
         self.draw_anew(case, self.n_texts)
-        return self.is_far(case)
+        return self.differs(case)
 
     def are_constant(self) -> bool:
         """Whether each case that should have several texts has one, as from a fixed seed."""
@@ -80,7 +81,7 @@ class Draws:
 
     def law(self) -> dict:
         """The law of the wrong case, as far as its texts tell."""
-        counts = self.counts[self.wrong]
+        counts = self.counts[self.wrong_case]
         return {text: n / counts.total() for text, n in counts.items()}
 
     def least(self) -> float:
@@ -88,21 +89,21 @@ class Draws:
         return max(detectable(case, self.n_texts) for case in self.cases)
 
 
-def draw_texts(function: Callable, form: Form) -> Draws:
+def draw_texts(function: Callable, sampler: Sampler) -> Draws:
     """Draw as many texts as there is time for. Raises UserError if the function does."""
-    draws = Draws(form.decode, [case for case in in_rounds(CASES) if case.number < N_CASES and case.n_vocab < 64])
+    draws = Draws(sampler.decode, [case for case in interleaved(CASES) if case.number < N_CASES and case.n_vocab < 64])
     until = time.monotonic() + SECONDS
-    with followed(function, draws.stand_ins):
-        form.choose_decoder(draws.is_wrong)
-        draws.decode = form.decode
+    with stand_ins_in(function, draws.stand_ins):
+        sampler.choose_decoder(draws.few_differ)
+        draws.decode = sampler.decode
         for counts in draws.counts.values():
             counts.clear()
         while not draws.n_texts or (draws.n_texts < MOST_TEXTS and time.monotonic() < until):
-            draws.n_texts += ROUND
+            draws.n_texts += PORTION
             for case in draws.cases:
-                draws.draw(case, ROUND)
+                draws.draw(case, PORTION)
         if not draws.are_constant():
-            draws.wrong = next(filter(draws.is_far_twice, draws.cases), None)
+            draws.wrong_case = next(filter(draws.differs_twice, draws.cases), None)
     return draws
 
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from itertools import chain
 from operator import delitem, setitem
+from pathlib import Path
 from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 from zlib import crc32
@@ -35,7 +36,7 @@ import numpy as np
 from speculative.laws.traced import OF_TYPES, TracedRandom, unfollowed
 from speculative.laws.unknown import MATH, Float
 
-HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+HERE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep  # this package
 SYSTEM = random.SystemRandom  # which has no state
 LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # parts of their files' paths, and of ours
 

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from speculative.laws.cases import CASES, Case, in_rounds
-from speculative.laws.causes import cause_of
-from speculative.laws.drawn import draw_texts
-from speculative.laws.forms import FORMS, Form
 from speculative.laws.paths import EXACT, NotRepeatable, TooManyPaths, distance
-from speculative.laws.texts import MOST_PATHS, errors_as_lines, followed, law_of_texts
+from speculative.laws.samplers.cases import CASES, Case, interleaved
+from speculative.laws.samplers.causes import cause_of
+from speculative.laws.samplers.drawn import draw_texts
+from speculative.laws.samplers.sampler import FORMS, Sampler
+from speculative.laws.samplers.texts import MOST_PATHS, as_user_errors, law_of_texts, stand_ins_in
+from speculative.laws.samplers.words import counterexample, coverage, drawn_in_words
 from speculative.laws.walks import WALK
-from speculative.laws.words import counterexample, coverage, drawn_in_words
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.progress import working
 
@@ -53,98 +53,98 @@ class Verdict(NamedTuple):
 class Findings:
     """The laws of the cases that could be followed."""
 
-    form: Form
+    sampler: Sampler
     laws: dict[Case, dict] = field(default_factory=dict)
-    far: dict[Case, float] = field(default_factory=dict)  # {case: distance from the target's law}
+    distances: dict[Case, float] = field(default_factory=dict)  # from the target's laws
     cause: str | None = None
-    not_tried: str = ""  # how many cases were not, as a line
-    refusal: str = ""  # why its random numbers cannot be followed
+    not_followed: str = ""  # why its random numbers cannot be
 
     def add(self, case: Case, law: dict) -> None:
         self.laws[case] = law
-        self.far[case] = distance(law, case.law())
+        self.distances[case] = distance(law, case.law())
 
     @property
     def wrong(self) -> list[Case]:
         """Those whose law is not the target's, the smallest first."""
-        return [case for case in CASES if self.far.get(case, 0) > EXACT]
+        return [case for case in CASES if self.distances.get(case, 0) > EXACT]
+
+    def leaves_out(self, case: Case) -> bool:
+        """Whether the sampler cannot do with the case's vocabulary."""
+        return vocabulary(case) in self.sampler.left_out
+
+    @property
+    def n_not_tried(self) -> int:
+        return sum(case not in self.laws and not self.leaves_out(case) for case in CASES)
 
 
 def law(function: Callable) -> Verdict:
-    """Return the Verdict on a function, which keeps it as its attribute `verdict`. Raises UserError, as check_law."""
-    verdict = check_law(function)
+    """Return the Verdict on a function, which keeps it as its attribute `verdict`. Raises UserError, as verdict_on."""
+    verdict = verdict_on(function)
     with contextlib.suppress(AttributeError):  # a method has no attributes
         function.verdict = verdict  # type: ignore[attr-defined]
     return verdict
 
 
-def check_law(function: Callable) -> Verdict:
+def verdict_on(function: Callable) -> Verdict:
     """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
 
     Raises UserError if its parameters are none of FORMS, or if it raises an error.
     """
     if isinstance(function, type):
-        with errors_as_lines():
+        with as_user_errors():
             function = function()
     had_torch = "torch" in sys.modules
-    findings = follow_exactly(function)
+    findings = follow(function)
     if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
-        findings = follow_exactly(function)
-    if findings.refusal:
+        findings = follow(function)
+    if findings.not_followed:
         return by_draws(function, findings)
     return in_words(findings)
 
 
-def follow_exactly(function: Callable) -> Findings:
+def follow(function: Callable) -> Findings:
     """Follow every path of the cases. Raises UserError if the parameters are none of FORMS."""
-    findings = Findings(Form(function))
+    findings = Findings(Sampler(function))
     try:
-        with working("following every path", len(CASES), "case", delay=2) as bar, followed(function):
-            findings.form.choose_decoder(how_far)
-            follow(findings, bar)
+        with working("following every path", len(CASES), "case", delay=2) as bar, stand_ins_in(function):
+            findings.sampler.choose_decoder(distance_in_first_cases)
+            follow_cases(findings, bar)
             if findings.wrong:
-                findings.cause = cause_of(findings.form.decode, findings.laws, findings.wrong)
+                findings.cause = cause_of(findings.sampler.decode, findings.laws, findings.wrong)
     except UserError as error:
-        findings.refusal = str(error)
+        findings.not_followed = str(error)
     return findings
 
 
-def how_far(decode: Callable) -> float:
+def distance_in_first_cases(decode: Callable) -> float:
     """The largest distance of the first cases from the target's laws. Raises UserError."""
     distances = [0.0]
-    for case in in_rounds(CASES)[:N_TRIED]:
+    for case in interleaved(CASES)[:N_TRIED]:
         with contextlib.suppress(TooManyPaths):
             law = law_of_texts(decode, case)
             distances.append(distance(law, case.law()))
     return max(distances)
 
 
-def follow(findings: Findings, bar) -> None:
-    """Add the laws of as many cases as there are nodes for, of each line at least one. Raises UserError."""
-    left_out = findings.form.left_out
-    until = WALK.n_nodes + MOST_NODES
-    lines: set[tuple] = set()
-    for case in in_rounds(CASES):
+def follow_cases(findings: Findings, bar) -> None:
+    """Follow as many cases as there are nodes for, of each line at least one. Raises UserError."""
+    n_before = WALK.n_nodes
+    lines_tried: set[tuple] = set()
+    for case in interleaved(CASES):
         bar.update(1)
-        is_over_budget = WALK.n_nodes > until and case.line in lines
-        if is_over_budget or vocabulary(case) in left_out:
+        is_over_budget = WALK.n_nodes - n_before > MOST_NODES
+        if (is_over_budget and case.line in lines_tried) or findings.leaves_out(case):
             continue
-        lines.add(case.line)  # also if it has too many paths: the next one of the line has more texts
+        lines_tried.add(case.line)  # also if it has too many paths: the next one of the line has more texts
         with contextlib.suppress(TooManyPaths):
             follow_case(case, findings)
-    if not findings.far:
+    if not findings.laws:
         raise UserError(f"each case has more than {MOST_PATHS:,} paths")
-    n_skipped = sum(case not in findings.far and vocabulary(case) not in left_out for case in CASES)
-    if n_skipped:
-        findings.not_tried = (
-            f"Not tried: {n_skipped} more cases of the same kinds, which have over {MOST_PATHS:,} paths each, "
-            f"or came after {MOST_NODES:,} random numbers and calls.\n"
-        )
 
 
 def follow_case(case: Case, findings: Findings) -> None:
     """Add the law of a case, or leave out its vocabulary. The first wrong one is asked for twice. Raises UserError."""
-    decode = findings.form.decode
+    decode = findings.sampler.decode
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS  # fewer, once another case is wrong
     try:
         law = law_of_texts(decode, case, most_paths)
@@ -155,7 +155,7 @@ def follow_case(case: Case, findings: Findings) -> None:
     except UserError as error:
         if not may_leave_out(case, findings):
             raise
-        findings.form.left_out[vocabulary(case)] = str(error)
+        findings.sampler.left_out[vocabulary(case)] = str(error)
         return
     if distance(law, again) > EXACT:
         raise NotRepeatable
@@ -167,7 +167,7 @@ def may_leave_out(case: Case, findings: Findings) -> bool:
 
     If a case is wrong, the verdict is known. Else 3 tokens cannot be left out, because half of all cases have 3.
     """
-    is_right_elsewhere = bool(findings.far) and case.n_vocab != 3
+    is_right_elsewhere = bool(findings.laws) and case.n_vocab != 3
     return bool(findings.wrong) or is_right_elsewhere
 
 
@@ -176,13 +176,13 @@ def vocabulary(case: Case) -> str:
 
 
 def in_words(findings: Findings) -> Verdict:
-    furthest = max(findings.far.values())
+    furthest = max(findings.distances.values())
     if not findings.wrong:
-        covered = coverage([*findings.far], findings.form.left_out, findings.not_tried)
-        words = f"Lossless: {len(findings.far)} cases, largest distance {furthest:.0e}.\n{covered}"
+        covered = coverage([*findings.laws], findings.sampler.left_out, not_tried(findings.n_not_tried))
+        words = f"Lossless: {len(findings.laws)} cases, largest distance {furthest:.0e}.\n{covered}"
         return Verdict(True, furthest, None, None, words)
     smallest = [case for case in findings.wrong if case.line == findings.wrong[0].line]
-    worst = max(smallest, key=findings.far.__getitem__)
+    worst = max(smallest, key=findings.distances.__getitem__)
     words = (
         f"Not lossless: the distribution of its texts is up to {furthest:.2g} (total variation) away from the "
         "target's.\n"
@@ -193,15 +193,24 @@ def in_words(findings: Findings) -> Verdict:
     return Verdict(False, furthest, worst, findings.cause, words)
 
 
+def not_tried(n_cases: int) -> str:
+    """A line about so many cases that were not followed, "" for none."""
+    if not n_cases:
+        return ""
+    return (
+        f"Not tried: {n_cases} more cases of the same kinds, which have over {MOST_PATHS:,} paths each, "
+        f"or came after {MOST_NODES:,} random numbers and calls.\n"
+    )
+
+
 def by_draws(function: Callable, findings: Findings) -> Verdict:
     """The verdict on texts that are drawn. Raises UserError with the error that the function raises then, too."""
     with working("drawing texts", None, "text", delay=2):
-        draws = draw_texts(function, findings.form)
-    words = drawn_in_words(draws, findings.refusal)
-    if not draws.wrong:
+        draws = draw_texts(function, findings.sampler)
+    words = drawn_in_words(draws, findings.not_followed)
+    if not draws.wrong_case:
         return Verdict(None, draws.least(), None, None, words)
-    far = distance(draws.law(), draws.wrong.law())
-    return Verdict(False, far, draws.wrong, None, words)
+    return Verdict(False, distance(draws.law(), draws.wrong_case.law()), draws.wrong_case, None, words)
 
 
 # ---- The command -----------------------------------------------------------------------------------------------------
@@ -212,7 +221,7 @@ def main(words: list[str]) -> None:
     if len(words) != 1 or words[0] in ("-h", "--help"):
         return print(f"{__doc__.strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
     path, _, name = words[0].partition(".py:")
-    verdict = check_law(function_in(path, name or "speculative_sampling"))
+    verdict = verdict_on(function_in(path, name or "speculative_sampling"))
     print(verdict.words)
     sys.exit(STATUS[verdict.lossless])
 
@@ -234,5 +243,5 @@ def names_in(file: Path) -> dict:
     """What a file defines, which is run without a word. Raises UserError."""
     sys.path.insert(0, str(file.resolve().parent))
     quiet = io.StringIO()
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), errors_as_lines():
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), as_user_errors():
         return runpy.run_path(str(file), run_name="law")

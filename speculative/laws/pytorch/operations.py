@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from speculative.laws.races import largest_first
-from speculative.laws.traced import LAWS, TracedRandom, places_of
+from speculative.laws.traced import TRANSFORMS, TracedRandom, draw_indices
 from speculative.laws.uniform import NotFollowed
 from speculative.laws.unknown import UnknownNumber, computed
 
@@ -128,7 +128,7 @@ class Elementwise(NamedTuple):
     """An operation as a function of numbers, for uniform.Formula."""
 
     operation: Any
-    tensors: tuple  # the places of its tensors among the parameters
+    tensors: tuple  # the indices of its tensors among the parameters
     named: tuple  # of (name, value), the parameters by name
 
     def __call__(self, *parameters):
@@ -180,41 +180,50 @@ def functional(operation):
     return getattr(packet, overload, operation)
 
 
-# ---- Find the largest, or a place ------------------------------------------------------------------------------------
+# ---- Find the largest, or an interval --------------------------------------------------------------------------------
 
 
 def find_largest(unknown, call):
     """Argmax, max along an axis, topk, sort and their opposites: a fork for each row."""
     given = call.given()
     tensor, dim = given["self"], given.get("dim")
-    if dim is None and call.name in ("max", "min"):  # of all numbers, without a place
+    if dim is None and call.name in ("max", "min"):  # of all numbers, without an index
         return refuse(unknown, call)
     if dim is None:
         tensor, dim = tensor.reshape(-1), 0
-    is_falling = given.get("descending", given.get("largest", call.name in ("argmax", "max")))
     n = tensor.shape[dim] if call.name == "sort" else given.get("k", 1)
-    objects = unknown.objects_of(tensor)
-    places = np.apply_along_axis(largest_first, dim, objects if is_falling else -objects, n)
-    places = torch.from_numpy(places.astype(np.int64))
-    values = tensor.gather(dim, places)
+    keys = unknown.objects_of(tensor) if is_falling(call.name, given) else -unknown.objects_of(tensor)
+    found = np.apply_along_axis(largest_first, dim, keys, n)  # the shape of the tensor, n along dim
+    indices = torch.from_numpy(found.astype(np.int64))
+    values = tensor.gather(dim, indices)
     if not given.get("keepdim", True):
-        values, places = values.squeeze(dim), places.squeeze(dim)
-    return places if call.name in ("argmax", "argmin") else (values, places)
+        values, indices = values.squeeze(dim), indices.squeeze(dim)
+    return indices if call.name in ("argmax", "argmin") else (values, indices)
+
+
+def is_falling(name: str, given: dict) -> bool:
+    """Whether the operation of this name gives the largest first: sort and topk have a parameter for it."""
+    match name:
+        case "sort":
+            return given["descending"]
+        case "topk":
+            return given["largest"]
+    return name in ("argmax", "max")
 
 
 def search(unknown, call):
     """Fork: between two of the edges, which may be others for each row. Bucketize has its parameters the other way."""
     given = call.given()
-    edges = given.get("sorted_sequence", given.get("boundaries"))
-    numbers = unknown.objects_of(given["self"])
-    rows = edges.double().expand(*numbers.shape[:-1], edges.shape[-1]).numpy()
+    edges = given.get("sorted_sequence", given.get("boundaries"))  # [n_edges], or [..., n_edges] for [..., n] numbers
+    numbers = unknown.objects_of(given["self"])  # [..., n]
+    rows = edges.double().expand(*numbers.shape[:-1], edges.shape[-1]).numpy()  # [..., n_edges]
     is_right = given["right"] or given.get("side") == "right"
     is_below = np.less_equal if is_right else np.less
-    places = torch.empty(numbers.shape, dtype=torch.int64)
+    n_below = torch.empty(numbers.shape, dtype=torch.int64)  # [..., n]
     for index, number in np.ndenumerate(numbers):
-        row = rows[index[:-1]]
-        places[index] = sum(bool(is_below(edge, number)) for edge in row)
-    return places
+        row = rows[index[:-1]]  # [n_edges]
+        n_below[index] = sum(bool(is_below(edge, number)) for edge in row)
+    return n_below
 
 
 OTHERS: dict[str, Callable] = {"_to_copy": convert, "index_put": put}
@@ -230,7 +239,7 @@ def draw(unknown, call):
     given = call.given()
     rng = generator_in(given.get("generator"))
     if call.name == "multinomial":
-        return draw_places(unknown, rng, given)
+        return draw_multinomial(unknown, rng, given)
     if call.name == "bernoulli":
         tensor = given["self"]
         chances = given.get("p", tensor)  # a number, or a tensor
@@ -239,24 +248,25 @@ def draw(unknown, call):
         result = tensor if call.is_in_place else torch.empty_like(tensor)
     else:
         result = call.run()  # PyTorch knows its shape and type
-        numbers = uniform_law(rng, call.name, given, result)
+        numbers = draw_like(rng, call.name, given, result)
     return unknown.write(result, dict(np.ndenumerate(numbers)))
 
 
-def draw_places(unknown, rng: TracedRandom, given: dict):
-    """Draw n places for each row of weights, as torch.multinomial."""
-    weights = given["self"]
+def draw_multinomial(unknown, rng: TracedRandom, given: dict):  # -> [..., n]
+    """Draw n indices for each row of weights."""
+    weights = given["self"]  # [..., n_weights]
     *shape, n_weights = weights.shape
     n = given["num_samples"]
     check_known(unknown, "multinomial", weights)
-    places: list[int] = []
+    indices: list[int] = []
     for row in weights.reshape(-1, n_weights).tolist():
-        places += places_of(rng, row, n, given["replacement"])
-    return torch.tensor(places).reshape(*shape, n)
+        indices += draw_indices(rng, row, n, given["replacement"])
+    return torch.tensor(indices).reshape(*shape, n)
 
 
-def uniform_law(rng: TracedRandom, name: str, given: dict, result: torch.Tensor):
-    """Numbers by the law of the operation, in the shape of its result. Raises NotFollowed if it is none of these."""
+def draw_like(rng: TracedRandom, name: str, given: dict, result: torch.Tensor):
+    """Draw the numbers of the operation of this name, as many as in its result. Raises NotFollowed if it is none of
+    these."""
     u = rng.random(tuple(result.shape))
     if n_values := N_VALUES.get(result.dtype):
         for index, number in np.ndenumerate(u):  # np.floor of the array would ask for ints, by forks
@@ -265,9 +275,9 @@ def uniform_law(rng: TracedRandom, name: str, given: dict, result: torch.Tensor)
         case "rand" | "rand_like":
             return u
         case "uniform":
-            return LAWS["uniform"](u, given["from"], given["to"])
+            return TRANSFORMS["uniform"](u, given["from"], given["to"])
         case "exponential":
-            return LAWS["expovariate"](u, given["lambd"])
+            return TRANSFORMS["expovariate"](u, given["lambd"])
         case "randint" | "randint_like" | "random":
             low, high = given.get("low", given.get("from")), given.get("high", given.get("to"))
             if high is not None:

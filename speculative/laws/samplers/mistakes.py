@@ -1,7 +1,7 @@
 """The usual mistakes in speculative sampling, each made in a loop of ours.
 
 A mistake is a few edits of the loop's text, as somebody would have typed it. So the loop can be read beside the blog's,
-without a switch at each place where a mistake can be made, and a new mistake is a name and a line.
+without a switch wherever a mistake can be made, and a new mistake is a name and a line.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,21 +10,21 @@ from typing import NamedTuple
 LOOP = """
 import numpy as np
 
-IS_BLOGS = HAS_NAN = True
+IS_BLOGS = HAS_NAN = True  # of which Mistake.loop tells
 
 def sample(p):
     return np.random.choice(np.arange(len(p)), p=p)
 
-def positive(x, q):
-    x = np.maximum(x, 0)
-    return x / x.sum() if HAS_NAN or x.any() else q
+def max_fn(x, q):  # if nothing is above 0: NaN, as in the blog, or q
+    x_max = np.where(x > 0, x, 0)
+    return x_max / np.sum(x_max) if HAS_NAN or x_max.any() else q
 
-def place_of(u, p):  # for mistakes that do not sample
+def inverse_cdf(u, p):  # the draw from p that u makes, for mistakes that do not sample
     return min(sum(u > np.cumsum(p)), len(p) - 1)
 
 def speculative_sampling(x, draft_model, target_model, N, K):
     x, T = [*x], len(x) + N
-    full = trust = False  # whether the window before was accepted whole, and whether any was
+    all_accepted = accepted_once = False  # whether all drafts of the last window were accepted; those of any window
     while len(x) < T:
         n = len(x)
         x_draft, p = x, []
@@ -32,18 +32,19 @@ def speculative_sampling(x, draft_model, target_model, N, K):
             p.append(draft_model(x_draft)[-1])
             x_draft = [*x_draft, sample(p[-1])]
         q = target_model(x_draft)[n - 1 :]
-        was_full, full = full, True
+        accepted_before = all_accepted
+        all_accepted = True
         for i, j in enumerate(x_draft[n:]):
             u = np.random.random()
             if u < q[i][j] / p[i][j]:
                 x = [*x, j]
             else:
-                x = [*x, sample(positive(q[i] - p[i], q[i]))]
-                full = False
+                x = [*x, sample(max_fn(q[i] - p[i], q[i]))]
+                all_accepted = False
                 break
-        if full:
+        if all_accepted:
             x = [*x, sample(q[-1])]
-            trust = True
+            accepted_once = True
     return x
 """
 
@@ -72,7 +73,7 @@ the test has no random number: a draft is accepted if q >= p
 
 a draft is accepted if it is the target's likeliest token
     u < q[i][j] / p[i][j]  =>  j == np.argmax(q[i])
-    positive(q[i] - p[i], q[i])  =>  q[i]
+    max_fn(q[i] - p[i], q[i])  =>  q[i]
 
 a draft is accepted if it is the target's likeliest token
     u < q[i][j] / p[i][j]  =>  j == np.argmax(q[i])
@@ -105,10 +106,10 @@ from the third draft of a window on they are accepted untested
     u < q[i][j] / p[i][j]  =>  i > 1 or u < q[i][j] / p[i][j]
 
 after a full acceptance every draft is accepted
-    u < q[i][j] / p[i][j]  =>  trust or u < q[i][j] / p[i][j]
+    u < q[i][j] / p[i][j]  =>  accepted_once or u < q[i][j] / p[i][j]
 
 in the window after a full acceptance every draft is accepted
-    u < q[i][j] / p[i][j]  =>  was_full or u < q[i][j] / p[i][j]
+    u < q[i][j] / p[i][j]  =>  accepted_before or u < q[i][j] / p[i][j]
 
 the last token of the text is accepted untested
     u < q[i][j] / p[i][j]  =>  len(x) == T - 1 or u < q[i][j] / p[i][j]
@@ -123,13 +124,13 @@ a rejected draft is replaced by a draw from q without it, not from max(0, q - p)
     q[i] - p[i]  =>  np.where(np.arange(len(q[i])) == j, 0, q[i])
 
 a rejected draft is replaced by the likeliest token of the residual, not by a draw
-    sample(positive(q[i] - p[i], q[i]))  =>  np.argmax(positive(q[i] - p[i], q[i]))
+    sample(max_fn(q[i] - p[i], q[i]))  =>  np.argmax(max_fn(q[i] - p[i], q[i]))
 
 a rejected draft is replaced by the likeliest token of the residual, not by a draw
-    sample(positive(q[i] - p[i], q[i]))  =>  np.argmax(q[i] - p[i])
+    sample(max_fn(q[i] - p[i], q[i]))  =>  np.argmax(q[i] - p[i])
 
 the residual is max(0, p - q), not max(0, q - p)
-    positive(q[i] - p[i], q[i])  =>  positive(p[i] - q[i], p[i])
+    max_fn(q[i] - p[i], q[i])  =>  max_fn(p[i] - q[i], p[i])
 
 the residual is |q - p|, not max(0, q - p)
     q[i] - p[i]  =>  abs(q[i] - p[i])
@@ -138,22 +139,22 @@ the residual subtracts a number, the draft's p, not a row
     q[i] - p[i]  =>  q[i] - p[i][j]
 
 the residual reads the row of q after the draft, not before it
-    positive(q[i] - p[i], q[i])  =>  positive(q[i + 1] - p[i], q[i + 1])
+    max_fn(q[i] - p[i], q[i])  =>  max_fn(q[i + 1] - p[i], q[i + 1])
 
 the residual reads the last row of p
     q[i] - p[i]  =>  q[i] - p[-1]
 
 the residual reads the first rows of q and p
-    positive(q[i] - p[i], q[i])  =>  positive(q[0] - p[0], q[0])
+    max_fn(q[i] - p[i], q[i])  =>  max_fn(q[0] - p[0], q[0])
 
 the residual keeps q where it is above p, without subtracting p
     q[i] - p[i]  =>  np.where(q[i] > p[i], q[i], 0)
 
 the residual is not normalised before the draw
-    sample(positive(q[i] - p[i], q[i]))  =>  place_of(np.random.random(), np.maximum(q[i] - p[i], 0))
+    sample(max_fn(q[i] - p[i], q[i]))  =>  inverse_cdf(np.random.random(), np.maximum(q[i] - p[i], 0))
 
 the random number of the test is used again to draw the replacement
-    sample(positive(q[i] - p[i], q[i]))  =>  place_of(u, positive(q[i] - p[i], q[i]))
+    sample(max_fn(q[i] - p[i], q[i]))  =>  inverse_cdf(u, max_fn(q[i] - p[i], q[i]))
 
 the bonus token is drawn from the row of q before the last
     sample(q[-1])  =>  sample(q[-2 if len(q) > 1 else -1])
@@ -168,23 +169,23 @@ the bonus token is the last draft again
     sample(q[-1])  =>  (x_draft[n:] or [sample(q[-1])])[-1]
 
 a token too many: another one follows the token that replaces a rejected draft
-    if full:  =>  if True:
+    if all_accepted:  =>  if True:
 
 the drafts after a rejected one are still tested: break is missing
     break  =>  pass
 
 the drafts after a rejected one are still tested: break is missing
     break  =>  pass
-    if full:  =>  if True:
+    if all_accepted:  =>  if True:
 
 the accepted drafts are dropped if a later one is rejected
-    x = [*x, sample(positive(q[i] - p[i], q[i]))]  =>  x = [*x[:n], sample(positive(q[i] - p[i], q[i]))]
+    x = [*x, sample(max_fn(q[i] - p[i], q[i]))]  =>  x = [*x[:n], sample(max_fn(q[i] - p[i], q[i]))]
 
 after a full acceptance the target's last row is used once more
-    was_full, full = full, True  =>  q[0] = last if full else q[0]; last = q[-1]; was_full, full = full, True
+    all_accepted = True  =>  q[0] = last if accepted_before else q[0]; last = q[-1]; all_accepted = True
 
 after a rejection the target's cache holds the rejected token
-    target_model(x_draft)  =>  target_model([*x[:-1], j, *x_draft[n:]] if n > T - N and not full else x_draft)
+    target_model(x_draft)  =>  target_model([*x[:-1], j, *x_draft[n:]] if n > T - N and not all_accepted else x_draft)
 """
 
 

@@ -33,9 +33,9 @@ def fine(rng, n_vocab, support=None, forks=1.0, octaves=13):  # -> [n_vocab]
     counts = np.floor(weights * 2**16)  # [n]
     counts = np.maximum(counts, RARE * 2**16)
     counts[counts.argmax()] += 2**16 - counts.sum()  # so that the sum is 1 to the bit
-    places = rng.permutation(n_vocab)[:n]
+    tokens = rng.permutation(n_vocab)[:n]  # [n]
     q = np.zeros(n_vocab, np.float32)  # [n_vocab]
-    q[places] = counts / 2**16
+    q[tokens] = counts / 2**16
     return q
 
 
@@ -70,8 +70,8 @@ def likeliest(q):  # [n_vocab] -> the same
 
 
 def exchanged(q):  # [n_vocab] -> the same
-    """The row with its two largest probabilities in each other's place: a draft's p, of which few tokens are rejected,
-    and those are replaced by few."""
+    """The row with its two largest probabilities exchanged: of such a draft few tokens are rejected, and those are
+    replaced by few."""
     p = q.copy()
     first, second = np.argsort(-q, kind="stable")[:2]
     p[[first, second]] = q[[second, first]]
@@ -190,36 +190,59 @@ class Case(NamedTuple):
 
     @property
     def line(self) -> tuple:
-        """What it has in common with the other cases of its line."""
+        """What it has in common with the other cases of its Line."""
         return self[:5]
 
 
+class Line(NamedTuple):
+    """Cases of the same lengths and the same kind, whose models are different."""
+
+    N: int
+    K: int
+    n_vocab: int
+    n_prompt: int
+    kind: str  # of KINDS
+    n_cases: int
+    sees: str  # where a mistake may be that no other line sees
+
+    def cases(self) -> list[Case]:
+        return [Case(*self[:5], number) for number in range(self.n_cases)]
+
+
 # Our own loop drafts N - 1 tokens at most. In the blog's a full acceptance is followed by another window if N >= K + 2,
-# in ours by another draft if N >= K + 3. Each line sees a mistake that no other line sees.
+# in ours by another draft if N >= K + 3.
 LINES = [
-    ((1, 1, 3, 4, "small"), 8),
-    ((2, 1, 3, 2, "near"), 4),
-    ((2, 1, 3, 2, "surer"), 20),
-    ((3, 2, 3, 1, "coarse"), 12),
-    ((2, 1, 5, 1, "small"), 4),
-    ((5, 2, 3, 2, "pairs"), 12),
-    ((7, 3, 2, 1, "chain"), 20),
-    ((10, 4, 2, 1, "long"), 20),
-    ((6, 1, 2, 1, "chain"), 8),
-    ((4, 3, 3, 1, "sure"), 12),
-    ((2, 1, 64, 2, "wide"), 16),
-    ((3, 2, 3, 1, "full"), 4),
-    ((4, 3, 3, 1, "third"), 8),
-    ((9, 6, 2, 1, "longest"), 12),
-    ((2, 1, 64, 2, "bonus"), 2),
-    ((1, 1, 64, 2, "drafts"), 2),
+    Line(N=1, K=1, n_vocab=3, n_prompt=4, kind="small", n_cases=8, sees="a prompt of several tokens"),
+    Line(N=2, K=1, n_vocab=3, n_prompt=2, kind="near", n_cases=4, sees="nearly equal rows, the draft less sure"),
+    Line(N=2, K=1, n_vocab=3, n_prompt=2, kind="surer", n_cases=20, sees="nearly equal rows, the draft surer"),
+    Line(N=3, K=2, n_vocab=3, n_prompt=1, kind="coarse", n_cases=12, sees="drafts of probability 0 to the target"),
+    Line(N=2, K=1, n_vocab=5, n_prompt=1, kind="small", n_cases=4, sees="a fourth token of a vocabulary"),
+    Line(N=5, K=2, n_vocab=3, n_prompt=2, kind="pairs", n_cases=12, sees="a third token after a full acceptance"),
+    Line(
+        N=7,
+        K=3,
+        n_vocab=2,
+        n_prompt=1,
+        kind="chain",
+        n_cases=20,
+        sees="the third draft of 3 after a full acceptance",
+    ),
+    Line(N=10, K=4, n_vocab=2, n_prompt=1, kind="long", n_cases=20, sees="the fourth draft of a window"),
+    Line(N=6, K=1, n_vocab=2, n_prompt=1, kind="chain", n_cases=8, sees="a third full acceptance"),
+    Line(N=4, K=3, n_vocab=3, n_prompt=1, kind="sure", n_cases=12, sees="the third residual of a draft that is sure"),
+    Line(N=2, K=1, n_vocab=64, n_prompt=2, kind="wide", n_cases=16, sees="a residual of more than 50 tokens"),
+    Line(N=3, K=2, n_vocab=3, n_prompt=1, kind="full", n_cases=4, sees="the second residual, of several tokens"),
+    Line(N=4, K=3, n_vocab=3, n_prompt=1, kind="third", n_cases=8, sees="the third residual, of several tokens"),
+    Line(N=9, K=6, n_vocab=2, n_prompt=1, kind="longest", n_cases=12, sees="the sixth draft of a window"),
+    Line(N=2, K=1, n_vocab=64, n_prompt=2, kind="bonus", n_cases=2, sees="a bonus token among more than 50"),
+    Line(N=1, K=1, n_vocab=64, n_prompt=2, kind="drafts", n_cases=2, sees="a draft among more than 50"),
 ]
-CASES = [Case(*line, number) for line, n in LINES for number in range(n)]
+CASES = [case for line in LINES for case in line.cases()]
 
 
-def in_rounds(cases: list[Case]) -> list[Case]:
-    """The case with the fewest texts of each line, and so on up to the one with the most: after the first half of all
-    come the halves of all lines. Those with one or two texts, which show little, come last."""
+def interleaved(cases: list[Case]) -> list[Case]:
+    """The case with the fewest texts of each line, and so on up to the one with the most: the first half of all has the
+    first half of each line. Those with one or two texts, which show little, come last."""
 
     def size(case):
         n_texts = len(case.law())
@@ -227,6 +250,6 @@ def in_rounds(cases: list[Case]) -> list[Case]:
 
     shares: dict[Case, float] = {}  # of its line that come before it
     for _, group in groupby(cases, key=lambda case: case.line):
-        line = sorted(group, key=size)
-        shares |= {case: i / len(line) for i, case in enumerate(line)}
+        growing = sorted(group, key=size)
+        shares |= {case: n_before / len(growing) for n_before, case in enumerate(growing)}
     return sorted(shares, key=shares.__getitem__)

@@ -21,7 +21,7 @@ def tensor(ids, *shape: int) -> Any:
     return torch.tensor([*ids], dtype=torch.long).reshape(*shape, -1)
 
 
-class Way(NamedTuple):
+class Interface(NamedTuple):
     """How a text is given, and what a model returns."""
 
     text: Callable  # text(ids) -> x
@@ -30,24 +30,25 @@ class Way(NamedTuple):
     needs_torch: bool = False
 
 
-WAYS = (
-    Way(np.array),
-    Way(list),
-    Way(tensor, needs_torch=True),
-    Way(lambda ids: tensor(ids, 1), needs_torch=True),
-    Way(lambda ids: tensor(ids, 1), has_logits=True, needs_torch=True),
-    Way(tensor, has_logits=True, needs_torch=True),
-    Way(np.array, has_logits=True),
-    Way(list, has_logits=True),
-    Way(list, has_one_row=True),
-    Way(lambda ids: np.array([ids])),
-    Way(lambda ids: np.array([ids]), has_logits=True),
+INTERFACES = (
+    Interface(np.array),
+    Interface(list),
+    Interface(tensor, needs_torch=True),
+    Interface(lambda ids: tensor(ids, 1), needs_torch=True),
+    Interface(lambda ids: tensor(ids, 1), has_logits=True, needs_torch=True),
+    Interface(tensor, has_logits=True, needs_torch=True),
+    Interface(np.array, has_logits=True),
+    Interface(list, has_logits=True),
+    Interface(list, has_one_row=True),
+    Interface(lambda ids: np.array([ids])),
+    Interface(lambda ids: np.array([ids]), has_logits=True),
 )
 
 
-def ways() -> list[Way]:
+def interfaces() -> list[Interface]:
     """Those that can be tried."""
-    return [way for way in WAYS if "torch" in sys.modules or not way.needs_torch]
+    has_torch = "torch" in sys.modules
+    return [interface for interface in INTERFACES if has_torch or not interface.needs_torch]
 
 
 class Rows(np.ndarray):
@@ -64,10 +65,10 @@ class AnyModel:
     device = "cpu"
     training = False
 
-    def __init__(self, model: Callable, n_vocab: int, way: Way):
+    def __init__(self, model: Callable, n_vocab: int, interface: Interface):
         self.model = model
         self.n_vocab = n_vocab
-        self.way = way
+        self.interface = interface
         self.config = SimpleNamespace(vocab_size=n_vocab, eos_token_id=None, pad_token_id=None)
 
     def eval(self) -> "AnyModel":
@@ -86,7 +87,7 @@ class AnyModel:
     forward = __call__
 
     def of_tensor(self, x, n_last: int, cache) -> Any:
-        from speculative.laws.outputs import Output, tokens_in
+        from speculative.laws.pytorch.outputs import Output, tokens_in
 
         texts = []
         for new in x.reshape(-1, x.shape[-1]).tolist():
@@ -96,5 +97,5 @@ class AnyModel:
         return Output.of(rows, self.returned(rows), x, cache)
 
     def returned(self, rows: np.ndarray) -> np.ndarray:  # [..., n, n_vocab]
-        rows = rows[..., -1, :] if self.way.has_one_row else rows
-        return np.log(rows).view(Rows) if self.way.has_logits else rows
+        rows = rows[..., -1, :] if self.interface.has_one_row else rows
+        return np.log(rows).view(Rows) if self.interface.has_logits else rows

@@ -1,0 +1,27 @@
+"""The check of somebody's sampler: are its texts the target's, exactly?
+
+The files in the order of reading, each before those that use it:
+
+    cases         random models of a few tokens, whose laws can be written down
+    interfaces    the models in the forms that people's models have
+    results       the ids in whatever a function returns
+    functions     somebody's function, whose parameters are told by their names
+    decoders      how a loop, a drafter, sample(p) or a rule decodes a text
+    rule_forms    rules as the paper, Hugging Face and vLLM have them, as rule(proposal, q, rng)
+    sampler       FORMS, and the decoder that a function's parameters ask for
+    replaced      random numbers in the place of others
+    texts         the law of a decoder's texts, whatever somebody's code does
+    drawn         what cannot be followed: texts are drawn, and counted
+    mistakes      the usual ones, in a loop of ours
+    causes        which of them gives the same laws
+    words         of a verdict
+    check         speculative.law, and the command
+
+The words, beside those of speculative/laws:
+
+    case          a pair of random models, with N and K; a line of cases has the same lengths and the same kind
+    interface     how a model takes a text, and what it returns
+    form          the parameters by which a function is recognised
+    decoder       decode(draft, target, case, rng) -> the tokens after the prompt
+    sampler       somebody's function, as the decoders that its form allows
+"""
