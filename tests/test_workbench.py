@@ -138,7 +138,7 @@ def test_what_is_too_long_is_refused_before_it_is_encoded(client, pair, monkeypa
 
 
 def test_a_password_is_never_shown(tiny_pair, monkeypatch):
-    monkeypatch.setitem(download.RETRIES, "total", 0)
+    monkeypatch.setattr(download, "MOST_RETRIES", 0)
     options = {"source": "http://user:s3cret@127.0.0.1:1/?token=k3y", "drafter": "prompt_lookup"}
     options |= {"models_dir": str(tiny_pair), "draft_model_size": "124M"}
     client = client_of(Workbench(Session(parse(USUAL | options))))

@@ -19,9 +19,8 @@ from speculative.support.errors import UserError, first_line
 from speculative.support.files import locked, replacing, size_of
 from speculative.support.progress import working
 
-# Retries of a request that gets no answer, or one that may be another the next time: after 0, 2, 4 and 8 seconds.
-RETRIES: dict[str, Any] = {"total": 4, "connect": 2, "backoff_factor": 1, "raise_on_status": False}
-RETRIES["status_forcelist"] = (408, 425, 429, 500, 502, 503, 504)
+MOST_RETRIES = 4  # of a request, after 0, 2, 4 and 8 seconds
+AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others the next time
 TIMEOUT = 10, 20  # seconds until a server answers, and until the next bytes arrive
 CHUNK = 2**16  # bytes that are written together
 KEPT = "Ctrl-C keeps what has arrived, and the next run goes on from there"
@@ -65,24 +64,17 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
 
 
 def new_session() -> Any:
-    """Return a requests.Session that repeats a request, and takes no web page for a file."""
+    """Return a requests.Session that repeats a request without an answer."""
     import requests
     from urllib3 import Retry
 
     trust_certificates()
+    retry = Retry(MOST_RETRIES, connect=2, status_forcelist=AGAIN, backoff_factor=1, raise_on_status=False)
     session = requests.Session()
     session.headers["Accept-Encoding"] = "identity"  # the bytes of the file as they are
-    session.hooks["response"] = [check]
     for adapter in session.adapters.values():
-        adapter.max_retries = Retry(**RETRIES)  # type: ignore[attr-defined]
+        adapter.max_retries = retry  # type: ignore[attr-defined]
     return session
-
-
-def check(answer: Any, **how: Any) -> None:
-    """Raise UserError for a web page, such as a captive portal's login page, and RequestException for other faults."""
-    answer.raise_for_status()
-    if "text/html" in answer.headers.get("Content-Type", "") and not answer.is_redirect:
-        raise UserError(f"{answer.url} is a web page, not the file")
 
 
 def receive(session: Any, url: str, part: str, size: int) -> None:
@@ -100,15 +92,25 @@ def receive(session: Any, url: str, part: str, size: int) -> None:
         with session.get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
             if answer.status_code != 206:  # the server sends all of it
                 begin = 0
-            length = begin + int(answer.headers.get("Content-Length", 0))
-            if length < 1:
-                raise UserError(f"{url} is not the file: its length is 0 or unknown")
+            length = begin + n_bytes_of(answer)
             if size not in (0, length):
                 raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
             write(answer, part, begin, length)
         if size_of(part) <= n_received:
             raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
         n_received = size_of(part)
+
+
+def n_bytes_of(answer: Any) -> int:
+    """Return the bytes of an answer. Raises RequestException for a refusal, and UserError for a web page, such as a
+    captive portal's login page, and for an answer that does not tell its length."""
+    answer.raise_for_status()
+    if "text/html" in answer.headers.get("Content-Type", ""):
+        raise UserError(f"{answer.url} is a web page, not the file")
+    n_bytes = int(answer.headers.get("Content-Length", 0))
+    if n_bytes < 1:
+        raise UserError(f"{answer.url} is not the file: its length is 0 or unknown")
+    return n_bytes
 
 
 def write(answer: Any, part: str, begin: int, length: int) -> None:

@@ -47,11 +47,10 @@ class Heads(NamedTuple):
 def fingerprint(hparams: dict, ln_f: dict) -> str:
     """The marks of a target: its shape, and its last layer norm, which every training changes."""
     sizes = [value for value in hparams.values() if type(value) is int]
-    marks = sha256(np.array(sizes, "<i8").tobytes())
+    marks = np.array(sizes, "<i8").tobytes()
     for name in ("g", "b"):
-        row = np.asarray(ln_f[name], np.float32)  # [n_embd]
-        marks.update(row.astype("<f4").tobytes())
-    return marks.hexdigest()
+        marks += np.asarray(ln_f[name], "<f4").tobytes()  # [n_embd]
+    return sha256(marks).hexdigest()
 
 
 def load(models) -> Heads:

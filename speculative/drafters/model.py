@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec
-from speculative.filters import margins_of, one_hot
+from speculative.filters import largest, margins_of, one_hot
 from speculative.sampling import Proposal, sample
 from speculative.trees import Tree, without
 
@@ -72,14 +72,11 @@ def top_siblings(p, width: int) -> list[tuple]:  # [n_vocab] -> [(token, one-hot
 
     Nothing is drawn, so each p is one-hot. Only the candidates are sorted: to sort the vocabulary takes long.
     """
-    n_vocab = len(p)
-    width = min(width, n_vocab)
-    place = n_vocab - width
-    smallest = np.partition(p, place)[place]  # the least probable of the likeliest
-    ids = np.flatnonzero((p >= smallest) & (p > 0))  # [n_ids]; more than width if some are equal
+    [likeliest] = largest(p[None], width)  # [n_vocab]; the others are -inf
+    ids = np.flatnonzero(likeliest > 0)  # [n_ids]; more than width if some are equal
     order = np.argsort(-p[ids], kind="stable")  # [n_ids]
     ids = ids[order][:width]  # [width]
-    rows = one_hot(ids, n_vocab)  # [width, n_vocab]
+    rows = one_hot(ids, len(p))  # [width, n_vocab]
     return [*zip(ids.tolist(), rows, strict=True)]
 
 

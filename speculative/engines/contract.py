@@ -95,7 +95,7 @@ class Engine:
     def prepare(self, plan: Plan, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
-    def compiled_loops(self, plan: Plan, networks: Mapping[str, Any]) -> Any:
+    def compiled_loops(self, plan: Plan, networks: Mapping) -> Any:
         """Return both decoders as one program on the device (loops.Loops); None if a loop in Python calls the
         models. networks: by role, the target first."""
         return None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.checkpoints.tensors import Shape, Shapes
 from speculative.support.errors import UserError
 
 BLOCK = 32  # inputs that share a scale in int4, and in rows that are rounded to 8 bits
@@ -127,7 +128,7 @@ def on_jax(name: str) -> OnJax:
     return needs
 
 
-def matrix_of(name: str, shape: tuple[int, ...], dtype: str) -> tuple[tuple[int, ...], Format] | None:
+def matrix_of(name: str, shape: Shape, dtype: str) -> tuple[Shape, Format] | None:
     """The shape [n_in, n_out] and the format of a tensor such as h0/mlp/c_fc/w, whose model is in the format dtype.
     None if it is not a matrix that rows are multiplied by: it is then stored in float32."""
     format = FORMATS[dtype]
@@ -152,7 +153,7 @@ def rounded(name: str, array: np.ndarray, format: Format) -> np.ndarray:
     return format.round(array.T).T if name == "wte" else format.round(array)
 
 
-def model_bytes(dtype: str, shapes: dict[str, tuple[int, ...]]) -> int:
+def model_bytes(dtype: str, shapes: Shapes) -> int:
     """The bytes of a model whose matrices are in that format. shapes: of its tensors, by their names."""
     total = 0
     for name, shape in shapes.items():

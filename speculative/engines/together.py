@@ -17,6 +17,8 @@ from speculative.sampling import Step
 from speculative.steps import PlacedStep
 from speculative.support.errors import UserError
 
+Networks = Mapping[str, Any]  # by role
+
 
 class Request(NamedTuple):
     """A call of a model, for which a strand waits."""
@@ -101,7 +103,7 @@ class Strand:
 class Seat:
     """The networks of one text at a time: their weights are those of all texts, their caches its own."""
 
-    def __init__(self, networks: Mapping[str, Any]):
+    def __init__(self, networks: Networks):
         """networks: of the session, by role, the target before its copies."""
         self.strand = Strand(lambda: None)
         self.networks = dict(networks)
@@ -118,7 +120,7 @@ class Seat:
         """In the strand: the result of these rows, which are computed together with those of other texts."""
         return self.strand.wait_at(Request(network, rows, time.perf_counter()))
 
-    def start(self, loop: Callable[[Mapping[str, Any]], Iterator]) -> None:
+    def start(self, loop: Callable[[Networks], Iterator]) -> None:
         """Begin a text. loop(networks) -> its steps."""
         for network in self.own:
             network.forget()
@@ -134,7 +136,7 @@ class Seat:
 class Meeting:
     """Texts that are decoded together, each in a seat. A text that ends makes room for the next."""
 
-    def __init__(self, networks: Mapping[str, Any], n_seats: int):
+    def __init__(self, networks: Networks, n_seats: int):
         """networks: of the session, by role: the target, then what drafts for it, then what drafts for that."""
         self.networks = [*networks.values()]
         self.seats = [Seat(networks) for _ in range(n_seats)]

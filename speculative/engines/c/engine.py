@@ -16,7 +16,6 @@ from speculative.engines.parameters import n_bytes
 from speculative.engines.system import n_cores
 from speculative.support.errors import UserError
 
-KINDS_OF_CALLS = ("1 row", "few", "a group", "many")  # by which prefetching is measured
 LONG_TEXT = 100  # tokens; on AVX2 (benchmarks sweep) a copy saved 16 ms a token, and is made in 1 to 2 s
 THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
 
@@ -44,12 +43,10 @@ class CEngine(Engine):
     def kernel_words(self, network: Any) -> tuple[str, str] | None:
         if not isinstance(network, CachedNetwork):  # but a user's function
             return None
-        kinds = zip(KINDS_OF_CALLS, network.forward.prefetch_bytes, strict=True)
-        prefetching = [kind for kind, n_bytes in kinds if n_bytes]
         block = network.params["blocks"][0]
         w = block["mlp"]["c_fc"]["w"]
         format = w.format.name if isinstance(w, PackedWeight) else "float32, in the file"
-        return format, f"{self.threads} threads at most; prefetching: {', '.join(prefetching) or 'never'}"
+        return format, f"{self.threads} threads at most"
 
     def draft_dtype(self, dtype: str) -> str:
         return "int8"  # the output's distribution stays the target's

@@ -15,7 +15,7 @@ import numpy as np
 from speculative.checkpoints.disk import bad_file, mapped, state_of
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.tensors import checkpoint_shapes, nested
+from speculative.checkpoints.tensors import Shape, checkpoint_shapes, nested
 from speculative.engines.c.library import lanes
 from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import Format, matrix_of
@@ -28,9 +28,9 @@ class Place(NamedTuple):
     """The place of an array in a pack."""
 
     begin: int  # its first byte
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: type
-    matrix: tuple[tuple[int, ...], Format] | None  # of a packed weight: the shape and the format of the matrix
+    matrix: tuple[Shape, Format] | None  # of a packed weight: the shape and the format of the matrix
 
 
 def path_of(folder: str, models_dir: str, dtype: str) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.checkpoints.tensors import Shape
 from speculative.engines.c.layout import numbers
 from speculative.engines.c.library import lanes, library
 from speculative.engines.formats import Format, converter
@@ -23,7 +24,7 @@ LAYOUT = 2  # the number of the order in which numbers lie in tiles: packs of an
 class PackedWeight(NamedTuple):
     """A matrix, cut into tiles of lanes() output channels; zeros fill up the last one."""
 
-    shape: tuple[int, ...]  # [n_in, n_out]; of the embedding [n_embd, n_vocab]
+    shape: Shape  # [n_in, n_out]; of the embedding [n_embd, n_vocab]
     format: Format
     tiles: np.ndarray  # uint8 [n_tiles, bytes of a tile]
 
@@ -33,7 +34,7 @@ class PackedWeight(NamedTuple):
         return self.tiles.nbytes
 
 
-def tiles_shape(shape: tuple[int, ...], format: Format) -> tuple[int, int]:
+def tiles_shape(shape: Shape, format: Format) -> Shape:
     n_in, n_out = shape
     return -(-n_out // lanes()), library().tile_bytes(numbers("format")[format.name], n_in)
 

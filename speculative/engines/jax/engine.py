@@ -95,7 +95,7 @@ class JaxEngine(Engine):
             with compiling("a model", self.quiet):
                 network.forward.warm_up(n_prompt, K)
 
-    def compiled_loops(self, plan: Plan, networks: Mapping[str, Any]) -> DeviceLoops | None:
+    def compiled_loops(self, plan: Plan, networks: Mapping) -> DeviceLoops | None:
         if not is_compiled(plan):
             return None
         target, draft = networks.values()
