@@ -86,7 +86,7 @@ def judge(root: Path, name: str) -> Row:
     enter(root / sampler.folder, sampler)
     try:
         defined = runpy.run_path(str(adapter), run_name="law")
-        verdict = check.verdict_on(defined.get("speculative_sampling") or defined["rule"])
+        verdict = check.law(defined.get("speculative_sampling") or defined["rule"])
     except (UserError, ImportError) as error:
         return row_of(sampler, f"cannot tell: {error}", "", lines_of(adapter))
     return row_of(sampler, in_short(verdict), f"{verdict.distance:.2g}", lines_of(adapter))

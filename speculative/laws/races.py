@@ -24,8 +24,8 @@ def largest(row) -> int:  # [n] of numbers, unknown ones among them -> the index
 
 def largest_first(row, k: int) -> list[int]:  # [n] -> [k], indices from the largest down
     """Raises NotFollowed if they are not in a race."""
-    racing: dict[int, Number] = {}
-    fixed: dict[int, float] = {}
+    racing = {}
+    fixed = {}
     for i, number in enumerate(row):
         if isinstance(number, Number):
             racing[i] = number

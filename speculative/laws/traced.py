@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
@@ -36,17 +38,16 @@ TRANSFORMS: dict[str, Callable] = {
 }
 
 
+@dataclass(eq=False)
 class Stream:
     """The numbers of a seed, which begin anew in each path. In Generator(PCG64(7)) both generators have one stream."""
 
-    def __init__(self, family: str, seed):
-        """family: of generators; two have other numbers for one seed. seed: None for other numbers in each path."""
-        self.family = family
-        self.first_seed = seed
+    family: str  # of generators; two have other numbers for one seed
+    first_seed: Any  # None for other numbers in each path
 
     def begin(self, seed) -> "Begun":
         """Begin with the numbers of a seed, which all streams of one family share."""
-        begun = Begun(WALK.stream(None if seed is None else f"{self.family} {seed}"))
+        begun = Begun(WALK.stream(None if seed is None else f"{self.family} {seed}"), count())
         WALK.of_path[self] = begun
         return begun
 
@@ -55,12 +56,11 @@ class Stream:
         return WALK.of_path.get(self) or self.begin(self.first_seed)
 
 
-@dataclass
-class Begun:
+class Begun(NamedTuple):
     """A stream that has begun in a path."""
 
     numbers: Iterator[Uniform]
-    n_spawned: int = 0
+    children: Iterator[int]  # the numbers of the generators that it will spawn
 
 
 class TracedRandom:
@@ -99,10 +99,9 @@ class TracedRandom:
 
     def spawn(self, n: int) -> list:
         """Other generators, whose seeds follow from this one's."""
-        begun = self.stream.in_path()
-        seed, first = self.stream.first_seed, begun.n_spawned
-        begun.n_spawned += n
-        return [type(self)(None if seed is None else f"{seed} {i}") for i in range(first, first + n)]
+        seed = self.stream.first_seed
+        children = islice(self.stream.in_path().children, n)
+        return [type(self)(None if seed is None else f"{seed} {i}") for i in children]
 
     def __getattr__(self, name: str) -> Callable:
         """A method that is one of TRANSFORMS. Raises NotFollowed, if it is called, for one of another name."""
@@ -187,7 +186,7 @@ def unfollowed(name: str) -> Callable:
 def draw_indices(rng: TracedRandom, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
     """Draw n indices with chances in proportion to the weights. Raises NoDistribution if they are none."""
     weights = np.array(weights, float)  # [n_weights]
-    indices: list[int] = []
+    indices = []
     for _ in range(n):
         edges = edges_of(weights.tobytes())
         indices.append(rng.number().u.fork_at(edges))

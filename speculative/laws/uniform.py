@@ -7,6 +7,7 @@ answer can be found by bisection. Nothing has to be known about a formula but it
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -105,9 +106,9 @@ def switch(formula: Formula) -> float:
     return float(high)
 
 
+@dataclass(eq=False)
 class Number:
     """A random number: a function of a Uniform, which rises or falls."""
 
-    def __init__(self, u: Uniform, formula: Formula = ITSELF):
-        self.u = u
-        self.formula = formula
+    u: Uniform
+    formula: Formula = ITSELF

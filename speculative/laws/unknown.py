@@ -20,7 +20,7 @@ DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random 
 class UnknownNumber(Number, NDArrayOperatorsMixin):
     """A random number in the place of a float."""
 
-    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options) -> Any:
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
         """NumPy calls this for its functions, and NDArrayOperatorsMixin for all operators.
 
         An array among the inputs goes back to NumPy, as one of objects: NumPy then comes here with each number of it. A
@@ -38,7 +38,7 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         return computed(ufunc, [x if isinstance(x, UnknownNumber) else float(x) for x in inputs])
 
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None) -> Any:
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
         """PyTorch calls this for its functions: they get a tensor of the number."""
         torch = sys.modules["torch"]
         tensors = [torch.tensor(x) if isinstance(x, UnknownNumber) else x for x in args]
@@ -67,7 +67,7 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
     def item(self):
         return self
 
-    def __round__(self, digits: int = 0) -> Any:
+    def __round__(self, digits: int = 0):
         return np.rint(self * 10.0**digits) / 10.0**digits
 
     def __bool__(self) -> bool:
@@ -85,7 +85,7 @@ def us_of(inputs) -> set:
     return {x.u for x in inputs if isinstance(x, UnknownNumber)}
 
 
-def with_arrays(ufunc, inputs) -> Any:
+def with_arrays(ufunc, inputs):
     """The ufunc of inputs with arrays or tensors among them, as one of them."""
     if any(map(is_tensor, inputs)):
         arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
@@ -95,7 +95,7 @@ def with_arrays(ufunc, inputs) -> Any:
     return results.view(Numbers) if results.dtype == object else results
 
 
-def computed(function: Any, inputs: list) -> Any:
+def computed(function: Any, inputs: list):
     """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
     not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
     us = us_of(inputs)

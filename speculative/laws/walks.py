@@ -32,7 +32,7 @@ class Walk:
         reseeds: whether a seed that comes again gives the same numbers again, as in NumPy.
         """
         self.reseeds = reseeds
-        self.left: list[list[int]] = [[]]  # the paths that are not taken yet, by their branches
+        self.left: list = [[]]  # the paths that are not taken yet, by their branches
         self.begin_path([])
 
     def begin_path(self, branches: list[int]) -> None:

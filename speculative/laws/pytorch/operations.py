@@ -1,16 +1,19 @@
 """PyTorch's operations on unknown numbers, by their kinds: move, compute, find the largest, draw, or refuse.
 
+An unknown number is a NaN with a code in it (tensors.py), so that PyTorch itself can move it. An operation that
+computes with it would lose the code: it is done here, number by number, or refused.
+
 A kind is a function kind(unknown, call) -> what the operation returns. unknown: the tensors.UnknownTensors, which reads
 and writes unknown numbers in tensors.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from speculative.laws.races import largest_first
 from speculative.laws.traced import TRANSFORMS, TracedRandom, draw_indices
@@ -20,13 +23,13 @@ from speculative.laws.unknown import UnknownNumber, computed
 ATEN = torch.ops.aten
 N_VALUES = {torch.float16: 2**11, torch.bfloat16: 2**8}  # that PyTorch's uniform numbers have, if they are few
 # Operations that move numbers, or read none of their tensor, beside all that are views. (See name_of.)
-MOVES = {
-    *("clone", "cat", "stack", "index", "index_select", "gather", "take", "masked_select", "where", "masked_fill"),
-    *("masked_scatter", "scatter", "copy", "flip", "roll", "repeat", "select_scatter", "slice_scatter"),
-    *("index_copy", "index_fill", "constant_pad_nd", "lift_fresh", "_unsafe_view", "contiguous", "_reshape_alias"),
-    *("_reshape_copy", "resize", "empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros"),
-    *("new_ones", "new_full", "fill", "zero"),
-}
+MOVE_NAMES = """
+    clone cat stack index index_select gather take masked_select where masked_fill masked_scatter scatter copy flip
+    roll repeat select_scatter slice_scatter index_copy index_fill constant_pad_nd lift_fresh _unsafe_view
+    contiguous _reshape_alias _reshape_copy resize empty_like zeros_like ones_like full_like new_empty new_zeros
+    new_ones new_full fill zero
+"""
+MOVES = {*MOVE_NAMES.split()}
 
 
 def name_of(operation) -> str:
@@ -59,15 +62,9 @@ class Call(NamedTuple):
         return defaults | dict(zip(defaults, self.args, strict=False)) | self.kwargs
 
 
-def tensors_in(given) -> Iterator[torch.Tensor]:
+def tensors_in(given) -> list[torch.Tensor]:
     """The tensors in nested lists, tuples and dicts."""
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, list | tuple):
-        for part in given:
-            yield from tensors_in(part)
-    elif isinstance(given, dict):
-        yield from tensors_in([*given.values()])
+    return [thing for thing in tree_leaves(given) if isinstance(thing, torch.Tensor)]
 
 
 @cache
@@ -91,7 +88,7 @@ def move(unknown, call):
         types.add(call.args[0].dtype)
     if len(types) > 1:
         # Only PyTorch knows which type several give: a first run tells it, whatever becomes of the codes there.
-        dtype = call.args[0].dtype if call.is_in_place else next(tensors_in(call.run())).dtype
+        dtype = call.args[0].dtype if call.is_in_place else tensors_in(call.run())[0].dtype
         to_dtype = partial(of_dtype, unknown, dtype)
         call = Call(call.operation, *tree_map(to_dtype, (call.args, call.kwargs)))
     return call.run()
@@ -139,11 +136,11 @@ class Elementwise(NamedTuple):
 
 
 def compute(unknown, call):
-    """Compute each unknown number by itself."""
+    """Compute each unknown number by itself: the result at an index is a function of the operands there."""
     at = tuple(i for i, given in enumerate(call.args) if isinstance(given, torch.Tensor))
-    objects = [unknown.objects_of(call.args[i]) for i in at]  # copies, as one may be written into
-    operands = np.broadcast_arrays(*objects)
-    result = call.run()
+    objects = [unknown.objects_of(call.args[i]) for i in at]  # copies, as the operation may write into the tensor
+    operands = np.broadcast_arrays(*objects)  # each in the shape of the result
+    result = call.run()  # NaN where an operand is unknown
     named = tuple((name, x) for name, x in call.kwargs.items() if name != "out")
     function = Elementwise(functional(call.operation), at, named)
     changed = {}
@@ -163,7 +160,7 @@ def convert(unknown, call):
     if result.dtype == torch.bool:
         return compute(unknown, Call(ATEN.ne.Scalar, (call.args[0], 0), {}))
     numbers = unknown.objects_of(call.args[0])
-    changed: dict[tuple, Any] = {}
+    changed: dict = {}
     for index, number in np.ndenumerate(numbers):
         if isinstance(number, UnknownNumber):
             changed[index] = number if result.dtype.is_floating_point else int(number)
@@ -258,7 +255,7 @@ def draw_multinomial(unknown, rng: TracedRandom, given: dict):  # -> [..., n]
     *shape, n_weights = weights.shape
     n = given["num_samples"]
     check_known(unknown, "multinomial", weights)
-    indices: list[int] = []
+    indices = []
     for row in weights.reshape(-1, n_weights).tolist():
         indices += draw_indices(rng, row, n, given["replacement"])
     return torch.tensor(indices).reshape(*shape, n)

@@ -55,7 +55,7 @@ class Output(torch.Tensor):
         return torch.from_numpy(np.log(self.rows))
 
     @property
-    def past_key_values(self) -> Any:
+    def past_key_values(self):
         """The cache, with the tokens of this call. One of Hugging Face's has taken them in already."""
         if hasattr(self.cache, "update"):
             return self.cache

@@ -18,7 +18,7 @@ generator is left as it is. Its state tells which numbers come next, so that two
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class UnknownTensors(TorchDispatchMode):
         objects[is_unknown] = [numbers[code - 1] for code in codes[is_unknown]]
         return objects.view(Numbers)
 
-    def write(self, tensor, changed: dict[tuple, Any]):
+    def write(self, tensor, changed: dict):
         """Write numbers, known and unknown ones, into a tensor: {index: number}."""
         new = tensor.detach().clone(memory_format=torch.contiguous_format)
         nans = NANS.get(tensor.dtype, Nans(tensor.dtype, 0, 0))

@@ -66,8 +66,8 @@ def has_unknown(given) -> bool:
 def unknown_tensors() -> Iterator[None]:
     """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
     mode = UnknownTensors()
-    exits: dict[str, Any] = {name: out_of(mode, name) for name in EXITS}
-    entries: dict[str, Any] = {name: into(mode, name) for name in ENTRIES}
+    exits: Any = {name: out_of(mode, name) for name in EXITS}
+    entries: Any = {name: into(mode, name) for name in ENTRIES}
     with contextlib.ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # PyTorch's compiler
             stack.enter_context(torch.compiler.set_stance("force_eager"))

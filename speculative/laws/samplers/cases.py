@@ -218,15 +218,7 @@ LINES = [
     Line(N=3, K=2, n_vocab=3, n_prompt=1, kind="coarse", n_cases=12, sees="drafts of probability 0 to the target"),
     Line(N=2, K=1, n_vocab=5, n_prompt=1, kind="small", n_cases=4, sees="a fourth token of a vocabulary"),
     Line(N=5, K=2, n_vocab=3, n_prompt=2, kind="pairs", n_cases=12, sees="a third token after a full acceptance"),
-    Line(
-        N=7,
-        K=3,
-        n_vocab=2,
-        n_prompt=1,
-        kind="chain",
-        n_cases=20,
-        sees="the third draft of 3 after a full acceptance",
-    ),
+    Line(N=7, K=3, n_vocab=2, n_prompt=1, kind="chain", n_cases=20, sees="the third draft after a full acceptance"),
     Line(N=10, K=4, n_vocab=2, n_prompt=1, kind="long", n_cases=20, sees="the fourth draft of a window"),
     Line(N=6, K=1, n_vocab=2, n_prompt=1, kind="chain", n_cases=8, sees="a third full acceptance"),
     Line(N=4, K=3, n_vocab=3, n_prompt=1, kind="sure", n_cases=12, sees="the third residual of a draft that is sure"),
@@ -248,7 +240,7 @@ def interleaved(cases: list[Case]) -> list[Case]:
         n_texts = len(case.law())
         return n_texts < 3, n_texts
 
-    shares: dict[Case, float] = {}  # of its line that come before it
+    shares: dict = {}  # of its line that come before it
     for _, group in groupby(cases, key=lambda case: case.line):
         growing = sorted(group, key=size)
         shares |= {case: n_before / len(growing) for n_before, case in enumerate(growing)}

@@ -17,6 +17,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,10 +60,6 @@ class Findings:
     cause: str | None = None
     not_followed: str = ""  # why its random numbers cannot be
 
-    def add(self, case: Case, law: dict) -> None:
-        self.laws[case] = law
-        self.distances[case] = distance(law, case.law())
-
     @property
     def wrong(self) -> list[Case]:
         """Those whose law is not the target's, the smallest first."""
@@ -78,28 +75,23 @@ class Findings:
 
 
 def law(function: Callable) -> Verdict:
-    """Return the Verdict on a function, which keeps it as its attribute `verdict`. Raises UserError, as verdict_on."""
-    verdict = verdict_on(function)
+    """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
+
+    The function keeps the Verdict as its attribute `verdict`. Raises UserError if its parameters are none of FORMS, or
+    if it raises an error.
+    """
+    sampler = function
+    if isinstance(function, type):
+        with as_user_errors():
+            sampler = function()
+    had_torch = "torch" in sys.modules
+    findings = follow(sampler)
+    if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
+        findings = follow(sampler)
+    verdict = by_draws(sampler, findings) if findings.not_followed else in_words(findings)
     with contextlib.suppress(AttributeError):  # a method has no attributes
         function.verdict = verdict  # type: ignore[attr-defined]
     return verdict
-
-
-def verdict_on(function: Callable) -> Verdict:
-    """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
-
-    Raises UserError if its parameters are none of FORMS, or if it raises an error.
-    """
-    if isinstance(function, type):
-        with as_user_errors():
-            function = function()
-    had_torch = "torch" in sys.modules
-    findings = follow(function)
-    if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
-        findings = follow(function)
-    if findings.not_followed:
-        return by_draws(function, findings)
-    return in_words(findings)
 
 
 def follow(function: Callable) -> Findings:
@@ -129,7 +121,7 @@ def distance_in_first_cases(decode: Callable) -> float:
 def follow_cases(findings: Findings, bar) -> None:
     """Follow as many cases as there are nodes for, of each line at least one. Raises UserError."""
     n_before = WALK.n_nodes
-    lines_tried: set[tuple] = set()
+    lines_tried = set()
     for case in interleaved(CASES):
         bar.update(1)
         is_over_budget = WALK.n_nodes - n_before > MOST_NODES
@@ -143,13 +135,15 @@ def follow_cases(findings: Findings, bar) -> None:
 
 
 def follow_case(case: Case, findings: Findings) -> None:
-    """Add the law of a case, or leave out its vocabulary. The first wrong one is asked for twice. Raises UserError."""
-    decode = findings.sampler.decode
+    """Add the law of a case, or leave out its vocabulary. Raises UserError."""
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS  # fewer, once another case is wrong
+    enumerate_law = partial(law_of_texts, findings.sampler.decode, case, most_paths)
     try:
-        law = law_of_texts(decode, case, most_paths)
-        is_first_wrong = not findings.wrong and distance(law, case.law()) > EXACT
-        again = law_of_texts(decode, case, most_paths) if is_first_wrong else law
+        law = enumerate_law()
+        from_target = distance(law, case.law())
+        is_first_wrong = from_target > EXACT and not findings.wrong
+        if is_first_wrong and distance(law, enumerate_law()) > EXACT:
+            raise NotRepeatable
     except (NotRepeatable, TooManyPaths):
         raise
     except UserError as error:
@@ -157,9 +151,8 @@ def follow_case(case: Case, findings: Findings) -> None:
             raise
         findings.sampler.left_out[vocabulary(case)] = str(error)
         return
-    if distance(law, again) > EXACT:
-        raise NotRepeatable
-    findings.add(case, law)
+    findings.laws[case] = law
+    findings.distances[case] = from_target
 
 
 def may_leave_out(case: Case, findings: Findings) -> bool:
@@ -221,7 +214,7 @@ def main(words: list[str]) -> None:
     if len(words) != 1 or words[0] in ("-h", "--help"):
         return print(f"{__doc__.strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
     path, _, name = words[0].partition(".py:")
-    verdict = verdict_on(function_in(path, name or "speculative_sampling"))
+    verdict = law(function_in(path, name or "speculative_sampling"))
     print(verdict.words)
     sys.exit(STATUS[verdict.lossless])
 

@@ -5,6 +5,7 @@ case; rng gives unknown numbers, or real ones.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from speculative.drafters.base import Context
@@ -20,14 +21,13 @@ from speculative.support.errors import UserError, first_line
 from speculative.user import with_arrays
 
 
+@dataclass(eq=False)
 class AsBlogs:
     """Decodes by speculative_sampling(x, draft_model, target_model, N, K)."""
 
+    function: Function
+    interface: Interface
     has_prompt: bool | None = None  # whether the text is returned with its prompt, as the first one shows
-
-    def __init__(self, function: Function, interface: Interface):
-        self.function = function
-        self.interface = interface
 
     def __call__(self, draft, target, case, rng) -> list:
         draft_model = AnyModel(draft, case.n_vocab, self.interface)

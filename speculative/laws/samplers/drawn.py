@@ -30,10 +30,9 @@ N_CASES = 2  # of each line
 class Draws:
     """Texts of each case, by number. The stand-ins of seeds ask for the number."""
 
-    def __init__(self, decode: Callable, cases: list[Case]):
-        self.decode = decode
+    def __init__(self, cases: list[Case]):
         self.cases = cases
-        self.counts: dict[Case, Counter] = {case: Counter() for case in cases}
+        self.counts: dict = {case: Counter() for case in cases}  # of the texts
         self.wrong_case: Case | None = None
         self.n_texts = 0  # of each case
         self.number = 0
@@ -91,7 +90,7 @@ class Draws:
 
 def draw_texts(function: Callable, sampler: Sampler) -> Draws:
     """Draw as many texts as there is time for. Raises UserError if the function does."""
-    draws = Draws(sampler.decode, [case for case in interleaved(CASES) if case.number < N_CASES and case.n_vocab < 64])
+    draws = Draws([case for case in interleaved(CASES) if case.number < N_CASES and case.n_vocab < 64])
     until = time.monotonic() + SECONDS
     with stand_ins_in(function, draws.stand_ins):
         sampler.choose_decoder(draws.few_differ)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 from speculative.support.errors import UserError
 
@@ -21,13 +20,13 @@ class Function:
 
     def __init__(self, function: Callable):
         self.function = function
-        self.names: dict[str, str] = {}  # {a parameter: our name for it}
+        self.names: dict = {}  # {a parameter: our name for it}
         for name, about in inspect.signature(function).parameters.items():
             ours = OUR_NAMES.get(name, name)
             if is_needed(about) or name == "rng" or ours in LENGTHS:
                 self.names[name] = ours
 
-    def __call__(self, rng, **given) -> Any:
+    def __call__(self, rng, **given):
         """Call it with those of these values, by our names, that it takes. Raises UserError if it takes more."""
         given |= {"rng": rng, "seed": 0}
         if "key" in self.names:

@@ -15,10 +15,18 @@ import numpy as np
 from speculative.laws.unknown import is_tensor
 
 
-def tensor(ids, *shape: int) -> Any:
+def array_batch(ids) -> np.ndarray:  # [n] -> [1, n]
+    return np.array([ids])
+
+
+def tensor(ids):  # [n] -> [n]
     import torch
 
-    return torch.tensor([*ids], dtype=torch.long).reshape(*shape, -1)
+    return torch.tensor([*ids], dtype=torch.long)
+
+
+def tensor_batch(ids):  # [n] -> [1, n]
+    return tensor(ids)[None]
 
 
 class Interface(NamedTuple):
@@ -27,28 +35,27 @@ class Interface(NamedTuple):
     text: Callable  # text(ids) -> x
     has_logits: bool = False
     has_one_row: bool = False
-    needs_torch: bool = False
 
 
 INTERFACES = (
     Interface(np.array),
     Interface(list),
-    Interface(tensor, needs_torch=True),
-    Interface(lambda ids: tensor(ids, 1), needs_torch=True),
-    Interface(lambda ids: tensor(ids, 1), has_logits=True, needs_torch=True),
-    Interface(tensor, has_logits=True, needs_torch=True),
+    Interface(tensor),
+    Interface(tensor_batch),
+    Interface(tensor_batch, has_logits=True),
+    Interface(tensor, has_logits=True),
     Interface(np.array, has_logits=True),
     Interface(list, has_logits=True),
     Interface(list, has_one_row=True),
-    Interface(lambda ids: np.array([ids])),
-    Interface(lambda ids: np.array([ids]), has_logits=True),
+    Interface(array_batch),
+    Interface(array_batch, has_logits=True),
 )
 
 
 def interfaces() -> list[Interface]:
     """Those that can be tried."""
-    has_torch = "torch" in sys.modules
-    return [interface for interface in INTERFACES if has_torch or not interface.needs_torch]
+    missing = () if "torch" in sys.modules else (tensor, tensor_batch)
+    return [interface for interface in INTERFACES if interface.text not in missing]
 
 
 class Rows(np.ndarray):
@@ -74,7 +81,7 @@ class AnyModel:
     def eval(self) -> "AnyModel":
         return self
 
-    def __call__(self, x=None, n_last: Any = 0, **named) -> Any:
+    def __call__(self, x=None, n_last: Any = 0, **named):
         x = named.get("input_ids") if x is None else x
         n_last = n_last if isinstance(n_last, int) else 0
         if is_tensor(x):
@@ -86,7 +93,7 @@ class AnyModel:
 
     forward = __call__
 
-    def of_tensor(self, x, n_last: int, cache) -> Any:
+    def of_tensor(self, x, n_last: int, cache):
         from speculative.laws.pytorch.outputs import Output, tokens_in
 
         texts = []

@@ -51,7 +51,7 @@ class StandIns:
     def add(self, thing, stand_in) -> None:
         self.held[id(thing)] = (thing, stand_in)
 
-    def of(self, thing) -> Any:
+    def of(self, thing):
         """The stand-in, None if the thing may stay. A tuple cannot be changed: if a part has one, so has the tuple."""
         if type(thing) is not tuple:
             return self.held.get(id(thing), (None, None))[1]
@@ -67,19 +67,12 @@ class UnknownStandIns(StandIns):
 
     def __init__(self) -> None:
         super().__init__(OF_TYPES | MATH | {np.random.default_rng: TracedRandom, float: Float})
-        of_jax = vars(jax_random())
-        for name, thing in of_jax.items():
+        for name, thing in vars(jax_random()).items():
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))
-        self.add_plain_functions()
-
-    def add_plain_functions(self) -> None:
-        """Those of np.random that are no methods of its hidden generator, but draw from it."""
-        hidden = np.random.mtrand._rand  # type: ignore[attr-defined]
-        unknown = self.of(hidden)
-        for name in ("seed", "sample", "ranf"):
-            function = getattr(np.random, name)
-            self.add(function, getattr(unknown, name))
+        hidden = self.of(np.random.mtrand._rand)  # type: ignore[attr-defined]
+        for name in ("seed", "sample", "ranf"):  # of np.random, no methods of its hidden generator, but draw from it
+            self.add(getattr(np.random, name), getattr(hidden, name))
 
     def of(self, thing):
         """The stand-in of a generator, too, or of its method. All functions of np.random and random are methods."""
@@ -121,7 +114,7 @@ class SaltedStandIns(StandIns):
 
         return WithSalt
 
-    def seed(self, seed: Any) -> Any:
+    def seed(self, seed: Any):
         """Return another seed, the same one in the same text. A generator or the like stays."""
         if seed is None or isinstance(seed, int | str | np.integer | list | tuple):
             return crc32(f"{seed!r} {self.salt()}".encode())
@@ -221,7 +214,7 @@ def places_in(holder) -> Iterator[tuple[Callable, Any, Any]]:
 def somebodys(function: Callable) -> Iterator[Any]:
     """All that can be reached from a function without passing through a library."""
     seen = {id(vars(builtins))}  # each function refers to it
-    left: list[Any] = [function]
+    left: list = [function]
     while left:
         thing = left.pop()
         if id(thing) in seen or not gc.is_tracked(thing) or is_of_library(thing):

@@ -5,7 +5,6 @@ import contextlib
 import inspect
 from collections.abc import AsyncIterator
 from dataclasses import is_dataclass
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ def ids_of(result, n_vocab: int) -> list[int]:
     raise UserError(f"it returned {words:.60}, not ids below {n_vocab}")
 
 
-def unpacked(result) -> Any:
+def unpacked(result):
     """What holds the ids in a result."""
     if inspect.isasyncgen(result):
         result = collected(result)

@@ -12,7 +12,7 @@ from speculative.sampling import Proposal, sample
 from speculative.support.errors import UserError
 
 
-def as_ours(function: Function, proposal: Proposal, q, rng) -> Any:
+def as_ours(function: Function, proposal: Proposal, q, rng):
     return function(rng, proposal=proposal, q=q)
 
 
@@ -29,7 +29,7 @@ def with_residual(max_fn: Callable, proposal: Proposal, q, rng) -> list:
     return [*tokens, sample(q[-1], rng)]
 
 
-def as_hugging_face(function: Function, proposal: Proposal, q, rng) -> Any:
+def as_hugging_face(function: Function, proposal: Proposal, q, rng):
     """The tokens of a rule with the parameters of Hugging Face's: logits of one text, and the text so far with its
     drafts."""
     check_drafts(proposal)
@@ -79,7 +79,7 @@ def flat_batch_of(proposal: Proposal, q, bonus: int) -> Batch:
     return Batch(ids, p, q_drafts, [[first], [bonus]], [1, len(proposal.tokens)])
 
 
-def as_vllm(function: Function, proposal: Proposal, q, rng) -> Any:
+def as_vllm(function: Function, proposal: Proposal, q, rng):
     """The tokens of a rule with the parameters of vLLM's."""
     check_drafts(proposal)
     is_flat = bool({"num_draft_tokens", "cu_num_draft_tokens"} & function.names.keys())
@@ -109,7 +109,7 @@ def check_drafts(proposal: Proposal) -> None:
         raise UserError("it is not called without a draft")
 
 
-def tensor_of(numbers) -> Any:
+def tensor_of(numbers):
     import torch
 
     return torch.from_numpy(np.array(numbers))

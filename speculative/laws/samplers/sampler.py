@@ -36,7 +36,7 @@ class Sampler:
 
     def __init__(self, function: Callable):
         """Raises UserError if its parameters are none of FORMS."""
-        self.left_out: dict[str, str] = {}  # {what it cannot do, and the check does without: why}
+        self.left_out: dict = {}  # {what it cannot do, and the check does without: why}
         self.decoders = decoders_of(Function(function), self.left_out)
         self.decode = self.decoders[0]
 
@@ -45,9 +45,9 @@ class Sampler:
 
         Raises UserError if all have errors, or if one that could not be followed may have been the right one.
         """
-        wrong: dict[Callable, float] = {}
-        not_followed: list[UserError] = []
-        errors: list[UserError] = []
+        wrong = {}
+        not_followed = []
+        errors = []
         for decode in self.decoders:
             try:
                 wrong[decode] = how_wrong(decode)

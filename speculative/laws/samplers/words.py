@@ -9,7 +9,7 @@ MOST_NUMBERS = 8  # of a row, in one line
 NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
 
 
-def coverage(cases: list[Case], left_out: dict[str, str], not_tried: str = "") -> str:
+def coverage(cases: list[Case], left_out: dict, not_tried: str = "") -> str:
     """These cases in words, and what they cannot see. left_out: {what: the reason}."""
     vocabularies = values_of(cases, "n_vocab")
     prompts = values_of(cases, "n_prompt")
