@@ -13,7 +13,6 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from speculative.engines.cached_network import CachedNetwork
-from speculative.sampling import Step
 from speculative.steps import PlacedStep
 from speculative.support.errors import UserError
 
@@ -120,14 +119,18 @@ class Seat:
         """In the strand: the result of these rows, which are computed together with those of other texts."""
         return self.strand.wait_at(Request(network, rows, time.perf_counter()))
 
-    def start(self, loop: Callable[[Networks], Iterator]) -> None:
-        """Begin a text. loop(networks) -> its steps."""
+    @property
+    def is_free(self) -> bool:
+        return self.strand.has_ended or not self.strand.process
+
+    def start(self, place: int, loop: Callable[[Networks], Iterator]) -> None:
+        """Begin a text. place: its number. loop(networks) -> its steps."""
         for network in self.own:
             network.forget()
 
         def run() -> None:
             for step in loop(self.networks):
-                self.strand.wait_at(step)
+                self.strand.wait_at(PlacedStep(place, step))
 
         self.strand = Strand(run)
         self.strand.resume()
@@ -140,49 +143,42 @@ class Meeting:
         """networks: of the session, by role: the target, then what drafts for it, then what drafts for that."""
         self.networks = [*networks.values()]
         self.seats = [Seat(networks) for _ in range(n_seats)]
-        self.number_of: dict[Seat, int] = {}  # of the text in each seat that is taken
 
     def steps(self, loops: Iterable[Any], is_stopped: Callable[[int], bool]) -> Iterator[list[PlacedStep]]:
         """Yield the steps of the texts for each call of the target. loops: of each text, see Seat.start.
-        is_stopped(number): True if nobody needs more steps of this text."""
+        is_stopped(place): True if nobody needs more steps of this text."""
         waiting = enumerate(loops)
         try:
             while self.take_seats(waiting):
-                at_call = self.waiting_at(Request)
-                at_step = self.waiting_at(Step)
+                at_step = self.waiting_at(PlacedStep)
                 if at_step:
-                    yield [PlacedStep(self.number_of[seat], seat.strand.event) for seat in at_step]
-                    for seat in at_step:
-                        if is_stopped(self.number_of[seat]):
-                            seat.strand.close()
+                    steps = [strand.event for strand in at_step]
+                    yield steps
+                    for strand, step in zip(at_step, steps, strict=True):
+                        if is_stopped(step.place):
+                            strand.close()
                         else:
-                            seat.strand.resume()
-                elif at_call:
-                    self.call(at_call)
+                            strand.resume()
+                else:
+                    self.call(self.waiting_at(Request))
         finally:
             for seat in self.seats:
                 seat.strand.close()
-            self.number_of = {}
 
     def take_seats(self, waiting: Iterator[tuple[int, Any]]) -> bool:
         """Let texts take the seats of those that have ended. Return False if there are no texts any more."""
-        for seat in [*self.number_of]:
-            if seat.strand.has_ended:
-                del self.number_of[seat]
-        free = [seat for seat in self.seats if seat not in self.number_of]
-        for seat, (number, loop) in zip(free, waiting, strict=False):
-            self.number_of[seat] = number
-            seat.start(loop)
-        return bool(self.number_of)
+        free = [seat for seat in self.seats if seat.is_free]
+        for seat, (place, loop) in zip(free, waiting, strict=False):
+            seat.start(place, loop)
+        return not all(seat.is_free for seat in self.seats)
 
-    def waiting_at(self, kind: type) -> list[Seat]:
-        """The seats whose texts wait at an event of this kind."""
-        return [seat for seat in self.number_of if isinstance(seat.strand.event, kind)]
+    def waiting_at(self, kind: type) -> list[Strand]:
+        """The strands that wait at an event of this kind."""
+        return [seat.strand for seat in self.seats if isinstance(seat.strand.event, kind)]
 
-    def call(self, seats: Sequence[Seat]) -> None:
+    def call(self, strands: Sequence[Strand]) -> None:
         """Of the networks that are waited for, call the innermost drafter's: the target waits until every text has its
         drafts."""
-        strands = [seat.strand for seat in seats]
         wanted = [strand.event.network.batch_network for strand in strands]
         network = max(wanted, key=self.networks.index)
         asking = [strand for strand in strands if strand.event.network.batch_network is network]

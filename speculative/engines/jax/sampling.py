@@ -147,7 +147,7 @@ def block_by_block(drafts, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], 
     q_drafts = of_drafts(q, drafts)  # [K]
     w = block_weights(q_drafts / p_drafts)  # [K + 1], of no draft, of the first, ...
     weighted = w[:, None] * q  # [K + 1, n_vocab]
-    h = block_tests(w, p, weighted, k)  # [K]
+    h = block_tests(w, p, q, k)  # [K]
     number = 1 + jnp.arange(len(drafts))  # [K], of each draft
     passed = (u < h) & (number <= k)  # [K]
     n = jnp.max(jnp.where(passed, number, 0), initial=0)
@@ -157,23 +157,17 @@ def block_by_block(drafts, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], 
     return Accepted(n, rest_after(n, k, p, weighted), alpha)
 
 
-def block_tests(w, p, weighted, k):  # [K + 1], [K, n_vocab], [K + 1, n_vocab], a number -> [K]
-    """The h of rules.block_chances, of the first draft, of the second, ... weighted: w q.
-
-    The test of a draft looks at the place after it, and h is computed for the places after no draft, after the first,
-    ...: so all are moved by one. There is no such place for the last of the k drafts, and its h is w. For K = 3:
-
-        [h0 h1 h2] becomes [h1 h2 w3], and for k = 2 [h1 w2 w3]
-    """
-    before = w[:-1]  # [K]
-    left = jnp.maximum(weighted[:-1] - p, 0)  # [K, n_vocab]
+def block_tests(w, p, q, k):  # [K + 1], [K, n_vocab], [K + 1, n_vocab], a number -> [K]
+    """The h of rules.block_chances, of the first draft, of the second, ... Of the k drafts that may be accepted, the
+    last one's is w."""
+    w = w[1:]  # [K], of each draft
+    p_after = jnp.pad(p[1:], ((0, 1), (0, 0)))  # [K, n_vocab], at the place after it, if it is not the last
+    left = jnp.maximum(w[:, None] * q[1:] - p_after, 0)  # [K, n_vocab]
     s = jnp.sum(left, axis=-1)  # [K]
-    is_certain = (s == 0) & (before == 1)  # [K]: p and q are equal there
-    h = s / (s + (1 - before))  # [K]
-    h = jnp.where(is_certain, 1.0, h)
-    of_place_after = jnp.append(h, 0)[1:]  # [K]
+    is_certain = (s == 0) & (w == 1)  # [K]: p and q are equal there
+    h = jnp.where(is_certain, 1.0, s / (s + (1 - w)))  # [K]
     number = 1 + jnp.arange(len(p))  # [K], of each draft
-    return jnp.where(number < k, of_place_after, w[1:])
+    return jnp.where(number < k, h, w)
 
 
 def block_weights(ratios):  # [K] -> [K + 1]
