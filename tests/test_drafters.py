@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from test_tokenizers import make_tokenizer
 from tiny import counting_target, decoded, one_hot, refusal
 
 from speculative import load_pair
-from speculative.drafters import DRAFTERS, first_of
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters import first_of
 from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
@@ -105,36 +103,6 @@ def test_each_token_of_a_level_has_the_name_of_its_proposer():
     proposal = staged("middle", counting_target, lambda: inner, 2, rng, token_by_token)(np.array([0]), 5)
     assert proposal.tokens == [1, 2, 3, 4, 5]
     assert proposal.source == ["inner", "middle", "inner", "middle", "middle"]
-
-
-def copied_from(path):
-    """The drafter file:PATH, which drafts the text of a file from its beginning on."""
-
-    def load(models):
-        return models.spec("target").encoder.encode(Path(path).read_text("utf-8"))
-
-    def chain(context):
-        def draft(x, k, go_on=None):
-            tokens = context.models[f"file:{path}"][:k]
-            return Proposal(tokens, np.eye(context.n_vocab, dtype=np.float32)[tokens], [f"file:{path}"] * len(tokens))
-
-        return draft
-
-    return DrafterSpec(name=f"file:{path}", chain=chain, roles=(f"file:{path}",), load=load)
-
-
-def test_a_drafter_may_take_an_argument(pair, tmp_path, monkeypatch):
-    """Here a file, whose path has slashes."""
-    path = tmp_path / "a" / "b.txt"
-    path.parent.mkdir()
-    path.write_text(" to the")
-    spec = DrafterSpec(name="file", chain=None, with_argument=copied_from)
-    monkeypatch.setitem(DRAFTERS, "file", spec)
-    session = pair.changed(drafter=f"file:{path}+model", temperature=1)
-    assert [spec.name for spec in session.plan.levels[0]] == [f"file:{path}", "model"]
-    steps = [*session.speculative("It was a dark night, and", 40)]
-    assert {name for step in steps for name in step.source} == {f"file:{path}"}
-    assert "model takes nothing after its name" in refusal(pair.changed, drafter="model:3")
 
 
 # ---- Heads -----------------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ MISTAKES = [
     (check_output_matrix, "hugging_face:leave_out_output_matrix", "if not np", "if False and np"),
     (check_note, "disk:Note.__init__", "repr(about)", "'all'"),
     (check_note, "disk:state_of", "about.st_mtime_ns, about.st_ctime_ns, about.st_ino", "0, 0, 0"),
-    (check_changed_file, "tensors:build_params", "state_of(path) != state", "False"),
+    (check_changed_file, "tensors:build_params", "state_of(tensor.path) != tensor.file.state", "False"),
     (check_header, "hugging_face:read_file", "except SafetensorError", "except ZeroDivisionError"),
     (check_header, "hugging_face:read_file", "start + begin", "start"),
     (check_checksum, "tensors:array_of", "masked_crc32c(content) != tensor.crc32c", "False"),

@@ -14,7 +14,6 @@ from speculative.explain import RecordedRandom, rebuilt_tests
 from speculative.rules import papers_chances, parse_rule
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.support.errors import UserError
-from speculative.support.names import split
 from speculative.user import UserRule
 
 RNG = np.random.default_rng
@@ -151,12 +150,6 @@ def test_a_rule_that_writes_to_its_arrays_is_stopped(part, rule):
 
 
 # ---- The names of rules ----------------------------------------------------------------------------------------------
-
-
-def test_names_are_split_at_plus_and_slash_except_in_an_argument():
-    assert split("int8/file:a/b.txt+model") == [[("int8", "")], [("file", "a/b.txt"), ("model", "")]]
-    assert split("a+b/c") == [[("a", ""), ("b", "")], [("c", "")]]
-    assert [str(name) for level in split("a:1/2+b") for name in level] == ["a:1/2", "b"]
 
 
 NO_RULES = ["", "token:1", "lenient", "lenient:", "lenient:0", "lenient:nan", "typical:1", "token+block", "block/token"]

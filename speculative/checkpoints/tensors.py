@@ -150,10 +150,9 @@ def build_params(index: Index, hparams: dict, convert: Callable = lambda name, a
         return value
 
     values = by_threads(converted, shapes)
-    files = {tensor.file.path: tensor.file.state for tensor in index.values()}
-    for path, state in files.items():
-        if state_of(path) != state:
-            raise UserError(f"{path}: changed while it was read")
+    for tensor in index.values():
+        if state_of(tensor.path) != tensor.file.state:
+            raise UserError(f"{tensor.path}: changed while it was read")
     if not is_checked:
         note.write()
     return nested(values)

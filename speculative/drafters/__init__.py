@@ -12,7 +12,6 @@ from itertools import chain
 from speculative.drafters import heads, lookup, model, ngram, quantized
 from speculative.drafters.base import DrafterSpec
 from speculative.support.errors import UserError, did_you_mean
-from speculative.support.names import Name, split
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
@@ -21,7 +20,7 @@ def parse_drafter(text: str, functions: Mapping[str, DrafterSpec], trees: bool) 
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. trees: whether it is to draft
     trees. Raises UserError."""
     specs = {**DRAFTERS, **functions}
-    levels = [[spec_named(name, specs) for name in names] for names in split(text)]
+    levels = [[spec_named(name, specs) for name in level.split("+")] for level in text.split("/")]
     names = [spec.name for spec in chain.from_iterable(levels)]
     for name in names:
         if names.count(name) > 1:
@@ -45,18 +44,13 @@ def names_with(part: str) -> str:
     return ", ".join(name for name, spec in DRAFTERS.items() if getattr(spec, part))
 
 
-def spec_named(name: Name, specs: Mapping) -> DrafterSpec:
-    """Return the spec of a name, with its argument. Raises UserError."""
-    spec = specs.get(name.name)
-    if spec is None:
-        fault = f"{name.name!r:.80} is unknown" if name.name else "lacks a name, as a + or a / joins two"
-        hint = did_you_mean(name.name, specs) or f"; there are {', '.join(specs)}, a+b and a/b"
+def spec_named(name: str, specs: Mapping) -> DrafterSpec:
+    """Return the spec of a name. Raises UserError."""
+    if name not in specs:
+        fault = f"{name!r:.80} is unknown" if name else "lacks a name, as a + or a / joins two"
+        hint = did_you_mean(name, specs) or f"; there are {', '.join(specs)}, a+b and a/b"
         raise UserError(f"--drafter {fault}{hint}")
-    if not name.argument:
-        return spec
-    if spec.with_argument is None:
-        raise UserError(f"--drafter {name!s:.80}: {name.name} takes nothing after its name")
-    return spec.with_argument(name.argument)
+    return specs[name]
 
 
 def first_of(drafts: Sequence) -> Callable:

@@ -31,7 +31,6 @@ class DrafterSpec:
     """One way to draft: an entry of the registry."""
 
     name: str
-    with_argument: Callable | None = None  # the argument of NAME:ARGUMENT -> the DrafterSpec
 
     # How it drafts.
     chain: Callable[[Context], Callable]  # -> draft(x, k, go_on=None) -> Proposal

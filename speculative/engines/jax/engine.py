@@ -59,7 +59,7 @@ class JaxEngine(Engine):
         return FORMATS[dtype].tolerance
 
     def check(self, plan: Plan) -> None:
-        for spec in (spec for specs in plan.levels for spec in specs):
+        for spec in plan.specs:
             if spec.not_on_jax:
                 raise refuse(f"--drafter {spec.name}", spec.not_on_jax)
         if plan.depends_on_times and jax.process_count() > 1:
@@ -107,8 +107,8 @@ class JaxEngine(Engine):
 
 def is_compiled(plan: Plan) -> bool:
     """True if the whole decode is compiled as one loop on the device: one draft model drafts, for a number K."""
-    specs = [spec for specs in plan.levels for spec in specs]
-    return len(specs) == 1 and specs[0].has_model and not specs[0].load and not plan.depends_on_times
+    first, *others = plan.specs
+    return not others and first.has_model and not first.load and not plan.depends_on_times
 
 
 def refuse(what: str, reason: str) -> UserError:
