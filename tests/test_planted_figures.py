@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from tiny import plant, sample_of
+from tiny import plant, sample_of, text_of
 
 from speculative.measure import advice, document, doubt, ending, figures, page, tables, words
 from speculative.measure.record import (
@@ -14,7 +14,6 @@ from speculative.measure.record import (
     Machine,
     Model,
     PackSaves,
-    Predictions,
     Prompt,
     RuleUsed,
     RunRecord,
@@ -84,7 +83,7 @@ def run_by_hand(**changes):
 
 
 def check_counts():
-    counts = run_by_hand().figures.counts
+    counts = run_by_hand().figures
     assert (counts.tokens, counts.drafted, counts.accepted, counts.iterations, counts.usual_K) == (8, 7, 4, 4, 2)
     assert (counts.r, counts.mean_K, counts.tokens_per_iteration) == (8 / 11, 7 / 4, 2)
     assert (counts.accepted_share, counts.alpha) == (4 / 7, pytest.approx(0.65))
@@ -94,7 +93,7 @@ def check_counts():
 
 
 def check_times():
-    times = run_by_hand().figures.times
+    times = run_by_hand().figures
     assert vars(times.seconds) == pytest.approx(
         {"autoregressive": 10.0, "speculative": 8.3, "drafting": 1.0, "scoring": 7.2, "rest": 0.1, "prefill": 2.2}
     )
@@ -102,10 +101,9 @@ def check_times():
 
 
 def check_account():
-    comparison = run_by_hand().figures.comparison
-    assert comparison.speedup == pytest.approx(10 / 8.3)
-    assert comparison.speedup_without_prefill == pytest.approx(8 / 6.1)
-    account = comparison.account
+    account = run_by_hand().figures
+    assert account.speedup == pytest.approx(10 / 8.3)
+    assert account.speedup_without_prefill == pytest.approx(8 / 6.1)
     assert (account.t_target, account.c, account.mean_beta) == pytest.approx((1.0, 0.1, 1.35))
     assert account.beta == pytest.approx({"2": 1.2, "3": 1.4})
     assert account.blog_speedup == pytest.approx(2 / 1.175)
@@ -117,15 +115,15 @@ def check_doubt():
     record = run_by_hand()
     f = record.figures
     assert f.doubt is None
-    impossible = replace(f.comparison, speedup=2.2)
-    assert doubt.reason_to_doubt(f.counts, f.times, impossible, 3.0).startswith("2.00 tokens for each call")
-    beyond = replace(f.comparison, speedup_without_prefill=2.2)
-    assert doubt.reason_to_doubt(f.counts, f.times, beyond, 3.0).startswith("2.20 without the prompt")
-    cheap = replace(f.comparison, account=replace(f.account, mean_beta=0.9))
-    assert doubt.reason_to_doubt(f.counts, f.times, cheap, 3.0).startswith("calls of the target with several")
-    waited = replace(f.times, waited=9.0)
+    impossible = replace(f, speedup=2.2)
+    assert doubt.reason_to_doubt(impossible, 3.0).startswith("2.00 tokens for each call")
+    beyond = replace(f, speedup_without_prefill=2.2)
+    assert doubt.reason_to_doubt(beyond, 3.0).startswith("2.20 without the prompt")
+    cheap = replace(f, mean_beta=0.9)
+    assert doubt.reason_to_doubt(cheap, 3.0).startswith("calls of the target with several")
+    waited = replace(f, waited=9.0)
     assert doubt.disturbance(waited).startswith("the threads together waited 9 s for cores")
-    assert doubt.disturbance(replace(f.times, waited=1.0)) is None
+    assert doubt.disturbance(replace(f, waited=1.0)) is None
 
 
 def check_lines():
@@ -148,18 +146,18 @@ def check_lines():
     assert said["account"].endswith("gives 1.31; measured, without the prompt: 1.31.")
     assert said["engine"] == "Engine: C (AVX2), 2 threads. Target 124M in float32, draft small in int8."
     assert said["pack"] == f"The next run begins 3 s sooner with --pack: 0 MB in {os.path.join('models', 'packed')}"
-    times = replace(record.figures.times, waited=9.0)  # reading took longer, too
-    assert ending.text_of(run_by_hand(figures=replace(record.figures, times=times)), "pack") is None
+    disturbed = replace(record.figures, waited=9.0)  # reading took longer, too
+    assert text_of(run_by_hand(figures=disturbed), "pack") is None
     lossy = run_by_hand(rule=RuleUsed("lenient:0.5", "", lossless=False))
-    assert ending.text_of(lossy, "law") == "--accept lenient:0.5 does not keep the target's distribution."
-    alone = run_by_hand(autoregressive=None, figures=replace(record.figures, comparison=None))
-    assert ending.text_of(alone, "speed").startswith("0.964 tokens a second. The speedup needs both decoders")
-    assert "α = 0.65. A draft takes 100.0 ms." in ending.text_of(alone, "alpha")
+    assert text_of(lossy, "law") == "--accept lenient:0.5 does not keep the target's distribution."
+    alone = run_by_hand(autoregressive=None, figures=figures.figures(None, record.speculative))
+    assert text_of(alone, "speed").startswith("0.964 tokens a second. The speedup needs both decoders")
+    assert "α = 0.65. A draft takes 100.0 ms." in text_of(alone, "alpha")
 
 
 def check_advice():
     predicted = {"model": {"2": 1.2, "8": 1.5, "auto": 1.4}, "prompt_lookup+model": {"2": 1.2, "8": 1.3, "auto": 1.45}}
-    f = replace(run_by_hand().figures, predictions=Predictions(predicted, {"2": 1.4, "8": 2.0}))
+    f = replace(run_by_hand().figures, predicted=predicted, window_beta={"2": 1.4, "8": 2.0})
     record = run_by_hand(figures=f)
     assert advice.advice(record) == "Prediction: --fast would be 1.45 times as fast on this text."
     other = run_by_hand(figures=f, fast="int8/model")
@@ -180,7 +178,7 @@ def check_tables():
         "1.70x",
         "1.31x",
     )
-    by_position, by_drafter, calls = tables.charts(run_by_hand().figures.counts)
+    by_position, by_drafter, calls = tables.charts(run_by_hand().figures)
     assert by_position.rows == [("1", "3 of 4", "75 %"), ("2", "1 of 2", "50 %")]
     assert by_drafter.rows == [("draft model", "2 of 4", "50 %"), ("prompt lookup", "2 of 2", "100 %")]
     assert calls.rows == [("1", "1 of 4", "25 %"), ("2", "2 of 4", "50 %"), ("3", "1 of 4", "25 %")]
@@ -212,7 +210,7 @@ def check_json():
     assert (flat["r"], flat["speedup"], flat["c"]) == (8 / 11, pytest.approx(10 / 8.3), pytest.approx(0.1))
     assert (flat["withheld"], flat["predicted"]) == (None, None)
     assert document.from_json(json.loads(json.dumps(written))) == record
-    alone = run_by_hand(autoregressive=None, figures=replace(record.figures, comparison=None))
+    alone = run_by_hand(autoregressive=None, figures=figures.figures(None, record.speculative))
     assert document.to_json(alone)["figures"]["beta"] is None
     assert document.from_json(json.loads(json.dumps(document.to_json(alone)))) == alone
 
@@ -246,26 +244,26 @@ MISTAKES = [  # the check that sees it, the function, a part of its source, anot
     (check_account, "measure.figures:costs_of", "if not step.prefill", "if True"),
     (check_doubt, "measure.doubt:reason_to_doubt", "(1 + noise) * most", "(1 + noise) * most * (spread or 1)"),
     (check_doubt, "measure.doubt:reason_to_doubt", "if without > limit", "if without > 9 * limit"),
-    (check_doubt, "measure.doubt:reason_to_doubt", "account.mean_beta < 1 - NOISE", "account.mean_beta * spread < 1"),
+    (check_doubt, "measure.doubt:reason_to_doubt", "f.mean_beta < 1 - NOISE", "f.mean_beta * spread < 1"),
     (check_doubt, "measure.doubt:disturbance", "times.seconds.speculative + (", "0 * ("),
-    (check_lines, "measure.ending:acceptance_line", "counts.mean_K + 1", "counts.mean_K"),
+    (check_lines, "measure.ending:acceptance_line", "f.mean_K + 1", "f.mean_K"),
     (check_lines, "measure.ending:time_line", "seconds.drafting, seconds.scoring", "seconds.scoring, seconds.drafting"),
     (check_lines, "measure.ending:law_line", "None if rule.lossless", "None if not rule.lossless"),
     (check_lines, "measure.ending:pace", "f.rate / f.speedup", "f.rate * f.speedup"),
-    (check_lines, "measure.ending:account_line", "account.account_blog:", "account.blog_speedup:"),
+    (check_lines, "measure.ending:account_line", "f.account_blog:", "f.blog_speedup:"),
     (check_advice, "measure.advice:setting_to_try", "speedup > enough", "speedup > 9 * enough"),
     (check_advice, "measure.advice:typed", '== (record.fast, "auto")', '== ("", "auto")'),
     (check_advice, "measure.tables:grid", "of_drafter[K] for of_drafter", 'of_drafter["2"] for of_drafter'),
-    (check_tables, "measure.tables:formula_rows", "times(account.blog_speedup)", "times(account.account_blog)"),
-    (check_tables, "measure.tables:by_position", "accepted_by_position, ", "accepted_by_position[::-1], "),
-    (check_tables, "measure.tables:by_tokens", "counts.iterations", "counts.tokens"),
+    (check_tables, "measure.tables:formula_rows", "times(f.blog_speedup)", "times(f.account_blog)"),
+    (check_tables, "measure.tables:charts", "accepted_by_position, ", "accepted_by_position[::-1], "),
+    (check_tables, "measure.tables:charts", "counts.iterations", "counts.tokens"),
     (check_race, "measure.race:placed_steps", "end + step.seconds", "end + step.scoring"),
     (check_race, "measure.race:stacked_tokens", "bottom = step.end", "pass"),
     (check_race, "measure.race:lanes", 'if name == "autoregressive"', 'if name == "speculative"'),
     (check_race, "measure.close_up:worth", "2 if step.accepted else 1", "1 if step.accepted else 2"),
     (check_race, "measure.page:legend", "kind == origin", "True"),
     (check_json, "measure.document:with_tokens", 'islice(tokens, step["tokens"])', 'islice(tokens, step["drafted"])'),
-    (check_json, "measure.document:flat", "flat(FIGURES[f.name], value)", "{f.name: value}"),
+    (check_json, "measure.document:build_dataclass", "f.name in values or", "f.name not in values or"),
     (check_json, "measure.document:written", 'len(values["tokens"])', 'values["drafted"]'),
     (check_words, "measure.words:duration", "seconds < 0.01", "seconds < 0.1"),
     (check_words, "measure.words:blog_time", "seconds >= 1", "seconds >= 0"),

@@ -15,7 +15,7 @@ from conftest import MODELS
 from enumeration import Clock
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import ROOT, encoder_of, sample_of
+from tiny import ROOT, encoder_of, sample_of, text_of
 
 from benchmarks.output import with_lists
 from speculative import decoding, load_pair, step_times
@@ -27,12 +27,12 @@ from speculative.measure import measuring, turns
 from speculative.measure.advice import advice
 from speculative.measure.document import from_json, to_json
 from speculative.measure.doubt import NOISE, reason_to_doubt
-from speculative.measure.ending import CAME, WHY, lines, text_of
+from speculative.measure.ending import CAME, WHY, lines
 from speculative.measure.figures import figures
 from speculative.measure.measuring import Measured, measure
 from speculative.measure.observe import BLOG_TEXT, engine_line, first_unlike_the_blogs
 from speculative.measure.page import page
-from speculative.measure.record import DecoderRecord, Difference, Predictions, RuleUsed
+from speculative.measure.record import DecoderRecord, Difference, RuleUsed
 from speculative.measure.simulate import KnownText, Prices, Simulation
 from speculative.measure.tables import figure_rows, grid
 from speculative.measure.turns import median_run, timed_turns
@@ -131,9 +131,9 @@ def recorded(run, records, f, **changes):
 def test_the_costs_and_the_account_of_a_scripted_run(run):
     records = scripted(N=200)
     f = figures(*records)
-    assert f.account.c == pytest.approx(0.1 / 1.1)
-    assert f.account.beta["5"] == pytest.approx(1.5 / 1.1)
-    assert f.account.account_blog == pytest.approx(f.speedup, rel=0.01)
+    assert f.c == pytest.approx(0.1 / 1.1)
+    assert f.beta["5"] == pytest.approx(1.5 / 1.1)
+    assert f.account_blog == pytest.approx(f.speedup, rel=0.01)
     rows = figure_rows(recorded(run, records, f))
     assert [row.name for row in rows][-2:] == ["the formula with β", "Leviathan's, with β"]
 
@@ -173,11 +173,11 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     said = "\n".join(line.text for line in lines(record, CAME, WHY))
     speed = text_of(record, "speed")
     if not longer:
-        assert f.account.mean_beta == pytest.approx(window, abs=0.1)
+        assert f.mean_beta == pytest.approx(window, abs=0.1)
     assert speed.startswith(f"{f.speedup:.2f} times as fast{', but do not trust it' if doubt else ''}: ")
     assert (doubt or "") in speed
     assert ("nother program probably used the processor: try again." in speed) == bool(doubt and not waited)
-    assert (f"β = {f.account.mean_beta:.2f} times" in said) == (doubt is None)
+    assert (f"β = {f.mean_beta:.2f} times" in said) == (doubt is None)
     assert (withheld or "None") in str(f.withheld)
     assert (grid(f) is None) == bool(withheld)
     assert ("\nOther settings are not predicted: " in said) == bool(withheld and not doubt)
@@ -189,13 +189,13 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
 def test_the_noisier_the_machine_the_more_is_doubted(window, factor, spread, more, waited):
     """Of the same figures, beside calls with one row whose times are more or less spread, and threads that waited."""
     f = figures(*scripted(window=lambda rows: 1 if rows == 1 else window))
-    comparison = replace(f.comparison, speedup=factor * f.speedup, speedup_without_prefill=factor * f.speedup)
     doubts = []
     for noise in (0, 1):
-        times = replace(f.times, waited=100.0 if noise and waited else 0.0)
-        doubts.append(reason_to_doubt(f.counts, times, comparison, spread + noise * more) is not None)
+        changed = {"waited": 100.0 if noise and waited else 0.0, "speedup": factor * f.speedup}
+        doubted = replace(f, **changed, speedup_without_prefill=factor * f.speedup)
+        doubts.append(reason_to_doubt(doubted, spread + noise * more) is not None)
     assert doubts[0] <= doubts[1]
-    assert doubts[0] or factor * f.speedup <= (1 + NOISE) * f.counts.tokens_per_iteration
+    assert doubts[0] or factor * f.speedup <= (1 + NOISE) * f.tokens_per_iteration
 
 
 # ---- Predictions -----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_a_run_predicts_the_speedup_of_another_K():
 
     autoregressive, speculative = scripted(N=2000, window=window)
     measured = measured_of({rows: window(rows) for rows in range(1, 10)}, [0.75] * 2000)
-    predicted = figures(autoregressive, speculative, measured).predictions.predicted
+    predicted = figures(autoregressive, speculative, measured).predicted
     assert [*predicted["model"]] == ["1", "2", "4", "8", "auto"]
     assert [*predicted["prompt_lookup"].values()] == [pytest.approx(1.0, rel=0.1)] * 5
     assert predicted["model"]["4"] == pytest.approx(figures(autoregressive, speculative).speedup, rel=0.03)
@@ -246,14 +246,14 @@ def test_a_run_predicts_the_speedup_of_another_K():
 def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     autoregressive, speculative = scripted(N=20, alpha=alpha, window=lambda rows: t_row if rows == 1 else seconds[0])
     f = figures(autoregressive, speculative, measured_of(dict(enumerate(seconds, start=1)), [alpha] * 20))
-    for speedups in f.predictions.predicted.values() if f.predictions else ():
+    for speedups in (f.predicted or {}).values():
         assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in speedups.items() if K != "auto")
-        assert min(f.predictions.window_beta.values()) >= min(1, *f.account.beta.values()) - 1e-9
-        assert f.predictions.window_beta["8"] >= f.account.beta["5"] * (1 - 1e-9)
-    assert f.doubt or f.speedup <= (1 + NOISE) * f.counts.tokens_per_iteration
+        assert min(f.window_beta.values()) >= min(1, *f.beta.values()) - 1e-9
+        assert f.window_beta["8"] >= f.beta["5"] * (1 - 1e-9)
+    assert f.doubt or f.speedup <= (1 + NOISE) * f.tokens_per_iteration
     autoregressive.iterations[0].prefill = speculative.iterations[0].prefill = True
     f = figures(autoregressive, speculative)
-    assert f.doubt or f.comparison.speedup_without_prefill <= (1 + NOISE) * f.counts.tokens_per_iteration
+    assert f.doubt or f.speedup_without_prefill <= (1 + NOISE) * f.tokens_per_iteration
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
@@ -277,8 +277,8 @@ def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(mon
     model = Mock(side_effect=lambda x, n: asked.append(n) or np.full((n, 2), 0.5), last_logits=np.eye(64, 2))
     sample = [TextStep([0], drafted=1, source=["model"], q_of_tokens=[1.0])] * 64 * 5
     chances, margins = measuring.chances_by_place(model, [0], sample, until)
-    assert chances == [0.5] * 64 * 5
-    assert margins == pytest.approx(([1.0] * 2 + [0.0] * 62) * n_blocks + [2 / 64] * 64 * (5 - n_blocks))
+    assert [*chances] == [0.5] * 64 * 5
+    assert [*margins] == pytest.approx(([1.0] * 2 + [0.0] * 62) * n_blocks + [2 / 64] * 64 * (5 - n_blocks))
     assert asked == [64] * n_blocks
 
 
@@ -288,7 +288,7 @@ def test_a_token_to_which_both_models_give_no_chance_is_accepted():
     steps = [TextStep([token], q_of_tokens=[q]) for token, q in ((0, 0.0), (1, 0.5), (0, 0.5))]
     with np.errstate(all="raise"):
         chances, _ = measuring.chances_by_place(model, [0], steps, until=0.0)
-    assert chances == [1.0, 1.0, 0.0]
+    assert [*chances] == [1.0, 1.0, 0.0]
 
 
 # ---- The median of runs ----------------------------------------------------------------------------------------------
@@ -350,9 +350,8 @@ def test_a_run_is_advised_of_what_is_clearly_faster(run, pair, options, fast, nu
     o = replace(run.options, **options)
     records = scripted()
     f = figures(*records)
-    comparison = replace(f.comparison, speedup=2.0, doubt=None)
     predicted = {"model": {"4": 2.0, "8": number, "auto": auto}, LOOKUPS: {"auto": lookups}}
-    f = replace(f, comparison=comparison, predictions=Predictions(predicted, {}), withheld=None)
+    f = replace(f, speedup=2.0, doubt=None, predicted=predicted, window_beta={}, withheld=None)
     rule = RuleUsed(o.accept, "", lossless=not o.accept.startswith("lenient"))
     record = recorded(run, records, f, options=o, fast=fast, rule=rule)
     assert advice(record).startswith(f"Prediction: {said}")
@@ -436,7 +435,7 @@ def test_the_lines_about_the_texts(run, changes, temperature, differ, both, text
         other = replace(run.speculative, samples=[replace(sample, tokens=[*sample.tokens[:-1], 0])])
         record = replace(record, speculative=other)
     if not both:
-        record = replace(record, autoregressive=None, figures=replace(run.figures, comparison=None))
+        record = replace(record, autoregressive=None, figures=replace(run.figures, speedup=None))
     assert (text_of(record, "texts"), text_of(record, "law")) == (texts, law)
     assert (blog or "None") in str(text_of(record, "blog"))
 

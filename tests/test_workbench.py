@@ -162,7 +162,6 @@ def test_only_the_page_itself_can_ask(bench, client):
     for headers, status in REFUSED:
         answer = ask(client, headers=ORIGIN | headers)
         assert answer.status_code == status
-        assert status == 403 or answer.text.startswith("the workbench is at http://")
         assert client.get("/runs", headers=headers).status_code == (400 if status == 400 else 200)
     for name in ("prompt_file", "ngram_text", "html", "models_dir"):  # which the form does not have
         assert ask(client, **{name: "/etc/passwd"}).status_code == 400

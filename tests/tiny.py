@@ -15,12 +15,18 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.tensors import checkpoint_shapes, nested
+from speculative.measure.ending import texts_of
 from speculative.measure.record import Sample
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 
 HPARAMS = {"n_vocab": 50, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
+
+
+def text_of(record, kind):
+    """The line of this kind of a run's ending, None if there is none."""
+    return next(iter(texts_of(record, kind)), None)
 
 
 def sample_of(steps):

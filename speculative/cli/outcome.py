@@ -132,7 +132,7 @@ def show_iterations(record: RunRecord) -> None:
 
 def show_figures(record: RunRecord) -> None:
     """Print the counts, each figure, how the engine used this machine, and the predictions."""
-    for chart in tables.charts(record.figures.counts):
+    for chart in tables.charts(record.figures):
         show_table(chart.columns, chart.rows)
     show_table(("figure", "value", "formula"), [*tables.figure_rows(record), *tables.machine_rows(record)])
     grid = tables.grid(record.figures)

@@ -6,7 +6,6 @@ that asked for it: whoever closes the page or presses Stop ends the request, and
 
 import asyncio
 import json
-import re
 import socket
 import threading
 from collections import deque
@@ -17,17 +16,17 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative.cli.choices import CHOICES
 from speculative.drafters import DRAFTERS
 from speculative.loops import DECODERS
-from speculative.measure.ending import text_of
+from speculative.measure.advice import advice
 from speculative.measure.observe import engine_line
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
 from speculative.measure.run import Run, compare
@@ -58,7 +57,7 @@ Form = dict[str, str]  # {field: its text}
 
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
 MOST_BYTES = 1_000_000  # of a request
-ELSEWHERE = "the workbench is at http://{0}:{1}/; from another machine: ssh -L {1}:127.0.0.1:{1} THIS_MACHINE"
+HOSTS = ["127.0.0.1", "localhost"]  # names of this machine; a stranger's page could ask under a name of its own
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
 
 
@@ -107,17 +106,13 @@ class Workbench:
             session = self.session.changed(**options_of(values))
             N = session.options.n_tokens_to_generate
             run = compare(session, values["prompt"], N, watch=watcher.step)
-            tell(("done", summary(self.keep(run), run)))
+            number = max(self.runs, default=0) + 1
+            self.runs[number] = run
+            self.runs.pop(number - MOST_RUNS, None)
+            tell(("done", summary(number, run)))
         except Exception as error:
             name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             tell(("error", f"{name}{error}"))
-
-    def keep(self, run: Run) -> int:
-        """Keep a run in the place of the oldest, and return its number."""
-        number = max(self.runs, default=0) + 1
-        self.runs[number] = run
-        self.runs.pop(number - MOST_RUNS, None)
-        return number
 
 
 class Watcher:
@@ -177,7 +172,7 @@ def legend() -> list[list]:
 def summary(number: int, run: Run) -> dict:
     """A run as the page shows it. values: of the form."""
     values = typed(vars(run.record.options))
-    told = findings(run.record) | {"advice": text_of(run.record, "advice")}
+    told = findings(run.record) | {"advice": advice(run.record)}
     return {"number": number, "values": values, "figures": run.figures, **told}
 
 
@@ -230,20 +225,8 @@ def application(workbench: Workbench) -> Starlette:
         Route("/runs/{number:int}/page", page),
         Route("/runs/{number:int}/json", document),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(only_this_machine)], max_body_size=MOST_BYTES)
-
-
-def only_this_machine(app: Any) -> Any:
-    """Answer a request under a name of this machine, and tell others where the workbench is. A page of a stranger could
-    ask under a name of its own, or under 0.0.0.0."""
-
-    async def answer(scope, receive, send):
-        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else "localhost"
-        is_here = re.fullmatch(r"(127\.0\.0\.1|localhost)(:[0-9]+)?", host, re.IGNORECASE)
-        answer = app if is_here else PlainTextResponse(ELSEWHERE.format(*scope["server"]), 400)
-        await answer(scope, receive, send)
-
-    return answer
+    hosts = Middleware(TrustedHostMiddleware, HOSTS)
+    return Starlette(routes=routes, middleware=[hosts], max_body_size=MOST_BYTES)
 
 
 def server(workbench: Workbench) -> uvicorn.Server:

@@ -23,43 +23,38 @@ class Setting(NamedTuple):
 def advice(record: RunRecord) -> str | None:
     """Return the sentence; None if there is nothing to advise."""
     f = record.figures
-    if not f or not f.comparison or f.doubt or not f.counts.drafted:
+    if not f or not f.speedup or f.doubt or not f.drafted:
         return None
-    if not f.account:
+    if not f.t_target:
         return "The run is too short to say why: every call also read the prompt."
     if f.withheld:
         return f"Other settings are not predicted: {f.withheld}."
-    if f.predictions and f.predictions.predicted:
-        return prediction(record, f.predictions.predicted)
+    if f.predicted:
+        return prediction(record)
     return f"It does not pay here, because {loss(f)}." if f.speedup < 1 else None
 
 
-def prediction(record: RunRecord, predicted: Speedups) -> str:
+def prediction(record: RunRecord) -> str:
     """Return the setting that is clearly faster than the run's own, or say that there is none."""
     f = record.figures
-    enough = GAIN * speedup_now(record, predicted)
-    setting = setting_to_try(predicted, enough)
+    own = f.predicted.get(record.options.drafter, {}).get(Ks_of(record)[0], 0.0)
+    enough = GAIN * max(f.speedup, own)  # than the run's own setting, as measured or as predicted
+    setting = setting_to_try(f.predicted, enough)
     is_faster = setting.speedup > enough
     run_lost = f.speedup < 1 - NOISE
     if setting.speedup < 1 + NOISE or (run_lost and not is_faster):
         return f"Nothing pays here, because {loss(f)}."
     if is_faster:
         return f"Prediction: {typed(record, setting)} would be {setting.speedup:.2f} times as fast on this text."
-    more = " Not predicted: --fast." if fast_is_open(record, predicted) else ""
+    more = " Not predicted: --fast." if fast_is_open(record) else ""
     return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{more}"
 
 
-def fast_is_open(record: RunRecord, predicted: Speedups) -> bool:
+def fast_is_open(record: RunRecord) -> bool:
     """Return True if --fast may pay and stands for a drafter that was not predicted."""
     if record.options.fast or not record.machine.exact:
         return False
-    return record.fast is not None and record.fast not in predicted
-
-
-def speedup_now(record: RunRecord, predicted: Speedups) -> float:
-    """Return the speedup of the run's own setting: as measured, or as predicted if that is more."""
-    own = predicted.get(record.options.drafter, {})
-    return max(record.figures.speedup, own.get(Ks_of(record)[0], 0.0))
+    return record.fast is not None and record.fast not in record.figures.predicted
 
 
 def Ks_of(record: RunRecord) -> list[str]:
@@ -95,8 +90,8 @@ def typed(record: RunRecord, setting: Setting) -> str:
 
 def loss(f: Figures) -> str:
     """Return the reason that a run brought no gain."""
-    took = f.account.mean_beta + f.account.c * f.counts.mean_K
-    gives = f.counts.tokens_per_iteration
+    took = f.mean_beta + f.c * f.mean_K
+    gives = f.tokens_per_iteration
     if gives > took:
         return "reading the prompt takes longer than the drafts save"
     return f"a call with its drafts takes as long as {took:.2f} autoregressive tokens and gives {gives:.2f}"

@@ -1,6 +1,6 @@
 """A run as one JSON document, and back: --json writes it, and python -m speculative page makes a page of it.
 
-docs/output.md explains every key. The parts of the figures are put together: the JSON has one object of figures.
+docs/output.md explains every key.
 """
 
 import contextlib
@@ -12,18 +12,12 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from speculative.measure import ending
-from speculative.measure.record import Account, Comparison, Counts, Figures, Predictions, RunRecord, Sample, Times
+from speculative.measure.advice import advice
+from speculative.measure.record import RunRecord, Sample
 from speculative.support.errors import UserError
 from speculative.support.texts import read_text
 
 SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
-FIGURES = {  # fields of Figures, and of its parts, whose own fields stand beside the others
-    "counts": Counts,
-    "times": Times,
-    "comparison": Comparison,
-    "account": Account,
-    "predictions": Predictions,
-}
 SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
 NOT_WRITTEN = ("text_index", "q_of_tokens")  # of a TextStep
 
@@ -32,11 +26,9 @@ def to_json(record: RunRecord) -> dict:
     """Return the document of a run."""
     document = {"schema": SCHEMA} | asdict(record, dict_factory=written)
     document["prompt"] = document["prompts"][0]
-    if record.figures:
-        document["figures"] = flat(Figures, document["figures"])
     document["vocabulary"] = {str(token): text for token, text in record.vocabulary.items()}
     document["summary"] = ending.texts_of(record, ending.CAME, ending.WHY)
-    document["advice"] = ending.text_of(record, "advice")
+    document["advice"] = advice(record)
     return document
 
 
@@ -47,15 +39,6 @@ def written(fields_of_part: list[tuple]) -> dict:
         values |= {"text": "".join(values["pieces"]), "tokens": len(values["tokens"])}
         for name in NOT_WRITTEN:
             del values[name]
-    return values
-
-
-def flat(kind: type, part: dict | None) -> dict:
-    """Return {name: value} of a part of the figures and of its parts; None for each if there is no such part."""
-    values: dict = {}
-    for f in fields(kind):
-        value = part and part[f.name]
-        values |= flat(FIGURES[f.name], value) if f.name in FIGURES else {f.name: value}
     return values
 
 
@@ -91,7 +74,7 @@ def naming_run(path: str) -> Iterator:
     except UserError:
         raise
     except Exception as error:
-        key = ".".join([key for key in keys_of(error) if key not in FIGURES])
+        key = ".".join(keys_of(error))
         where = f" (see its {key})" if key else ""
         raise UserError(f"{path} is not a run{where}: give a file that --json has written") from None
 
@@ -122,8 +105,6 @@ def build(kind: Any, value: Any) -> Any:
 
 def build_dataclass(kind: Any, values: Any) -> Any:
     """Return an object of a dataclass. Unknown keys are left out; those with a default may be missing."""
-    if kind is Figures:
-        values = parts_of(Figures, values)
     if kind is Sample:
         values = with_tokens(values)
     types = get_type_hints(kind)
@@ -139,15 +120,6 @@ def build_dataclass(kind: Any, values: Any) -> Any:
 
 def is_required(f: Field) -> bool:
     return f.default is MISSING and f.default_factory is MISSING
-
-
-def parts_of(kind: type, values: dict) -> dict | None:
-    """Undo flat: {"tokens": ..., "speedup": ...} -> {"counts": {"tokens": ...}, "comparison": {"speedup": ...}}."""
-    parts = {}
-    for f in fields(kind):
-        name = f.name
-        parts[name] = parts_of(FIGURES[name], values) if name in FIGURES else values.get(name)
-    return parts if {*map(type, parts.values())} - {NoneType} else None
 
 
 def with_tokens(sample: dict) -> dict:

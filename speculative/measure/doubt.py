@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from speculative.measure.record import Comparison, Counts, Times
+from speculative.measure.record import Figures, Times
 from speculative.steps import TextStep
 
 NOISE = 0.05  # share of a time; on a machine at rest smaller differences may be chance
@@ -27,27 +27,26 @@ def spread_of(steps: Sequence[TextStep]) -> float | None:
     return median(rows) / min(rows) if rows else None
 
 
-def reason_to_doubt(counts: Counts, times: Times, comparison: Comparison, spread: float | None) -> str | None:
+def reason_to_doubt(f: Figures, spread: float | None) -> str | None:
     """Return the reason to doubt the measured speedup, or None.
 
     A target call that gives n tokens allows a speedup of n at most, if it costs as much as a call with one row. spread:
     of the times of calls with one row. It only makes the limits narrower: a disturbed machine excuses no figure.
     """
-    noise = 0.0 if disturbance(times) else NOISE / (spread or 1)
-    most = counts.tokens_per_iteration
+    noise = 0.0 if disturbance(f) else NOISE / (spread or 1)
+    most = f.tokens_per_iteration
     limit = (1 + noise) * most
-    without = comparison.speedup_without_prefill
-    if comparison.speedup > limit:
+    without = f.speedup_without_prefill
+    if f.speedup > limit:
         return f"{most:.2f} tokens for each call of the target allow no such speedup"
     if without > limit:
         return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
-    account = comparison.account
-    if not account:
+    if not f.t_target:
         return None
-    if spread and account.mean_beta < 1 - NOISE:
+    if spread and f.mean_beta < 1 - NOISE:
         return "calls of the target with several tokens took less time than calls with one"
-    apart = without / account.account_blog
+    apart = without / f.account_blog
     limit = 1 + max(DISAGREE_LEAST, DISAGREE / (spread or 1))
-    if counts.iterations >= MIN_ITERATIONS and not 1 / limit < apart < limit:
-        return f"the times of the single calls, put into the blog's formula with β, give {account.account_blog:.2f}"
+    if f.iterations >= MIN_ITERATIONS and not 1 / limit < apart < limit:
+        return f"the times of the single calls, put into the blog's formula with β, give {f.account_blog:.2f}"
     return None

@@ -53,11 +53,6 @@ def texts_of(record: RunRecord, *wanted: str) -> list[str]:
     return [line.text for line in lines(record, *wanted)]
 
 
-def text_of(record: RunRecord, kind: str) -> str | None:
-    """Return the line of this kind, None if there is none."""
-    return next(iter(texts_of(record, kind)), None)
-
-
 # ---- What came -------------------------------------------------------------------------------------------------------
 
 
@@ -87,15 +82,15 @@ def pace(record: RunRecord) -> str:
         return ALONE
     f = record.figures
     if f.doubt:
-        cause = disturbance(f.times) or "another program probably used the processor"
+        cause = disturbance(f) or "another program probably used the processor"
         return f"{f.doubt}. {sentence(cause)}: try again."
     autoregressive = rate_text(f.rate / f.speedup)
     line = f"{rate_text(f.rate)} tokens a second instead of {autoregressive}"
     n_bytes = record.target.weight_bytes
-    if f.account and n_bytes:  # a function has no weights
-        line += f" ({n_bytes / f.account.t_target / 1e9:.3g} GB/s of weights)"
-    if f.times.runs > 1:
-        line += f", medians of {f.times.runs} runs"
+    if f.t_target and n_bytes:  # a function has no weights
+        line += f" ({n_bytes / f.t_target / 1e9:.3g} GB/s of weights)"
+    if f.runs > 1:
+        line += f", medians of {f.runs} runs"
     return f"{line}."
 
 
@@ -147,39 +142,36 @@ def blog_line(record: RunRecord) -> str | None:
 def drafted_figures(record: RunRecord) -> Figures | None:
     """Return the figures, if anything was drafted."""
     f = record.figures
-    return f if f and f.counts.drafted else None
+    return f if f and f.drafted else None
 
 
 def acceptance_line(record: RunRecord) -> str | None:
-    if not record.figures:
+    f = record.figures
+    if not f:
         return None
-    counts = record.figures.counts
-    if not counts.drafted:
+    if not f.drafted:
         return "Nothing was drafted, so this was autoregressive decoding."
-    if not counts.accepted:
-        return f"None of the {counts.drafted} drafts was accepted, so each target call gives one token."
-    accepted = f"{counts.accepted} of {counts.drafted} drafts accepted ({percent(counts.accepted_share)})."
-    gives = f"{accepted} A target call gives {counts.tokens_per_iteration:.2f}"
-    if counts.tree:
+    if not f.accepted:
+        return f"None of the {f.drafted} drafts was accepted, so each target call gives one token."
+    accepted = f"{f.accepted} of {f.drafted} drafts accepted ({percent(f.accepted_share)})."
+    gives = f"{accepted} A target call gives {f.tokens_per_iteration:.2f}"
+    if f.tree:
         return f"{gives} tokens on average; a tree has several drafts for each place."
-    most = counts.mean_K + 1  # no whole number if windows vary
+    most = f.mean_K + 1  # no whole number if windows vary
     tokens = f"of at most {most:.0f} tokens" if most.is_integer() else f"tokens on average (at most {most:.2f})"
-    return f"{gives} {tokens}: acceptance rate r = {counts.r:.2f}."
+    return f"{gives} {tokens}: acceptance rate r = {f.r:.2f}."
 
 
 def alpha_line(record: RunRecord) -> str | None:
     """The chance of acceptance, if the rule changes the paper's test or the speculative decoder has run alone. Then the
     time of a draft comes too."""
     f = drafted_figures(record)
-    if not f:
+    if not f or f.alpha is None or (f.speedup and f.alpha_token is None):
         return None
-    counts = f.counts
-    if counts.alpha is None or (f.comparison and counts.alpha_token is None):
-        return None
-    line = f"A tested draft is accepted with the chance α = {counts.alpha:.2f}"
-    line += "." if counts.alpha_token is None else f", by the paper's rule with {counts.alpha_token:.2f}."
-    if f.times.t_draft and not f.comparison:
-        line += f" A draft takes {duration(f.times.t_draft)}."
+    line = f"A tested draft is accepted with the chance α = {f.alpha:.2f}"
+    line += "." if f.alpha_token is None else f", by the paper's rule with {f.alpha_token:.2f}."
+    if f.t_draft and not f.speedup:
+        line += f" A draft takes {duration(f.t_draft)}."
     return line
 
 
@@ -187,28 +179,27 @@ def time_line(record: RunRecord) -> str | None:
     f = drafted_figures(record)
     if not f:
         return None
-    seconds = f.times.seconds
+    seconds = f.seconds
     parts = (seconds.drafting, seconds.scoring, seconds.rest)
     drafting, scoring, rest = [percent(part / seconds.speculative) for part in parts]
     line = f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere."
-    if f.account:
-        line += f" A draft takes c = {f.account.c:.2f} of a target token's time."
+    if f.t_target:
+        line += f" A draft takes c = {f.c:.2f} of a target token's time."
     return line
 
 
 def account_line(record: RunRecord) -> str | None:
     """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
     f = drafted_figures(record)
-    if not f or not f.account or f.doubt:
+    if not f or not f.t_target or f.doubt:
         return None
-    account = f.account
-    n, nodes = ("n", " for n nodes") if f.counts.tree else ("K", "")
-    windows = f.counts.mean_K  # no whole number if windows were cut short at the end
+    n, nodes = ("n", " for n nodes") if f.tree else ("K", "")
+    windows = f.mean_K  # no whole number if windows were cut short at the end
     mean = "" if windows.is_integer() else f" (mean {n} = {windows:.2f})"
     return (
-        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {account.blog_speedup:.2f}{mean}. Scoring {n} + 1 "
-        f"tokens costs β = {account.mean_beta:.2f} times one token here; the blog takes it as 1. With β the formula "
-        f"gives {account.account_blog:.2f}; measured, without the prompt: {f.comparison.speedup_without_prefill:.2f}."
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {f.blog_speedup:.2f}{mean}. Scoring {n} + 1 "
+        f"tokens costs β = {f.mean_beta:.2f} times one token here; the blog takes it as 1. With β the formula "
+        f"gives {f.account_blog:.2f}; measured, without the prompt: {f.speedup_without_prefill:.2f}."
     )
 
 
@@ -250,7 +241,7 @@ def notes(record: RunRecord) -> list[str]:
     """Return what else a reader of the figures has to know."""
     f = record.figures
     notes = [stand_in_words(model) for model in record.models if model.stand_in]
-    disturbed = f and disturbance(f.times)
+    disturbed = f and disturbance(f)
     if disturbed and not f.doubt and not f.withheld:
         notes.append(disturbed)
     if record.timed and record.options.temperature > 0:
@@ -261,7 +252,7 @@ def notes(record: RunRecord) -> list[str]:
 def pack_line(record: RunRecord) -> str | None:
     """Say what --pack would save. Not if threads waited for cores: reading the weights then took longer, too."""
     saves = record.packable
-    if not saves or (record.figures and disturbance(record.figures.times)):
+    if not saves or (record.figures and disturbance(record.figures)):
         return None
     where = os.path.join(record.options.models_dir, "packed")
     return f"The next run begins {saves.seconds:.0f} s sooner with --pack: {bytes_in_words(saves.n_bytes)} in {where}"

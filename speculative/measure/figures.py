@@ -39,19 +39,25 @@ def figures(
     costs = costs_of(speculative)
     times = times_of(autoregressive, speculative, costs)
     if not autoregressive:
-        return Figures(counts, times)
+        return joined(counts, times)
     plain = costs_of(autoregressive)
     account = account_of(speculative, counts, plain.by_rows.get(1), costs, by_blocks)
-    comparison = compare(autoregressive, plain, speculative, costs, account)
-    doubt = reason_to_doubt(counts, times, comparison, spread_of(autoregressive.iterations))
-    comparison = replace(comparison, doubt=doubt)
-    if not measured or not account or counts.alpha is None:
-        return Figures(counts, times, comparison)
-    withheld = disturbance(times) or doubt  # predictions need the times of a machine at rest
+    f = joined(counts, times, compare(autoregressive, plain, speculative, costs), account)
+    f = replace(f, doubt=reason_to_doubt(f, spread_of(autoregressive.iterations)))
+    if not measured or not f.t_target or f.alpha is None:
+        return f
+    withheld = disturbance(f) or f.doubt  # predictions need the times of a machine at rest
     if withheld:
-        return Figures(counts, times, comparison, withheld=withheld)
-    by_rows = costs.by_rows | {1: account.t_target}
-    return Figures(counts, times, comparison, predict(autoregressive, speculative, costs.prefill, by_rows, measured))
+        return replace(f, withheld=withheld)
+    return replace(f, **vars(predict(f, speculative.iterations, costs.by_rows, measured)))
+
+
+def joined(*parts: object) -> Figures:
+    """Return the figures of these parts."""
+    values: dict = {}
+    for part in parts:
+        values |= vars(part)
+    return Figures(**values)
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -177,23 +183,20 @@ def times_of(autoregressive: DecoderRecord | None, speculative: DecoderRecord, c
 # ---- Both decoders ---------------------------------------------------------------------------------------------------
 
 
-def compare(
-    autoregressive: DecoderRecord, plain: Costs, speculative: DecoderRecord, costs: Costs, account: Account | None
-) -> Comparison:
+def compare(autoregressive: DecoderRecord, plain: Costs, speculative: DecoderRecord, costs: Costs) -> Comparison:
     """Return the speedup, without its doubt. plain: the costs of the autoregressive decoder."""
     ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
     speedup = ratio * autoregressive.seconds / speculative.seconds
     without = ratio * (autoregressive.seconds - plain.prefill) / (speculative.seconds - costs.prefill)
-    return Comparison(speedup, without, None, account)
+    return Comparison(speedup, without)
 
 
 def account_of(
     speculative: DecoderRecord, counts: Counts, t_target: float | None, costs: Costs, by_blocks: bool
-) -> Account | None:
-    """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup. None if
-    every call also read the prompt."""
+) -> Account:
+    """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
     if not t_target or not costs.by_rows or costs.draft is None:
-        return None
+        return Account()
     windows = [step.drafted for step in speculative.iterations]
     K = counts.mean_K
     c = costs.draft / t_target

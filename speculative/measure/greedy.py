@@ -18,13 +18,15 @@ def greedy_difference(session: Any, inputs: Sequence, texts: Sequence) -> Differ
     """
     target = session.models["target"]
     most = session.engine.largest_rounding(target, session.options.dtype)
+    logits_after = target.with_probs(lambda logits: logits)
     sentences = []
     is_defect = False
     for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):
         at = common_prefix(a, b)
         if at == min(len(a), len(b)):
             continue
-        apart = margin(target, [*x, *a[:at]])
+        logits = logits_after(np.array([*x, *a[:at]]))  # [1, n_vocab]
+        [apart] = margins_of(logits)
         verdict = "rounding can change their order"
         if apart > most:
             verdict = f"a defect, as rounding changes the order of logits that are at most {most:g} apart"
@@ -35,9 +37,3 @@ def greedy_difference(session: Any, inputs: Sequence, texts: Sequence) -> Differ
             f"logits are {apart:.2g} apart: {verdict}."
         )
     return Difference(" ".join(sentences), is_defect) if sentences else None
-
-
-def margin(network: Any, x) -> float:  # [n]
-    """The distance of the two largest logits after the text x."""
-    logits = network.with_probs(lambda logits: logits)(np.asarray(x))  # [1, n_vocab]
-    return margins_of(logits)[0]

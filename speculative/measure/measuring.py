@@ -100,29 +100,22 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
     The run tells the chance of a draft that it has tested. The model is asked about the others, up to the time `until`;
     after it the mean of what the model told stands for the rest.
     """
-    tokens = [token for step in steps for token in step.tokens]
-    q = [q_i for step in steps for q_i in step.q_of_tokens]
-    N = len(tokens)
-    p, margins = ask(model, x, tokens, until)
-    asked = []
-    for p_i, q_i in zip(p, q, strict=False):
-        asked.append(1.0 if p_i >= q_i else p_i / q_i)  # p and q of a token that a lossy rule has kept may be 0
-    chances = padded(asked, N)
+    tokens = [token for step in steps for token in step.tokens]  # [N]
+    q = np.concatenate([step.q_of_tokens for step in steps])  # [N]
+    p, margins = ask(model, x, tokens, until)  # [n_asked]
+    q_asked = q[: len(p)]  # [n_asked]
+    asked = np.divide(p, q_asked, out=np.ones_like(p), where=p < q_asked)  # [n_asked], min(1, p / q)
+    rest = (0, len(tokens) - len(p))  # places of which nobody was asked, after the others
+    chances = np.pad(asked, rest, "mean")  # [N]
     place = 0
     for step in steps:
         tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
         chances[place : place + len(tested)] = tested
         place += len(step.tokens)
-    return [min(1.0, chance) for chance in chances], padded(margins, N)
+    return np.minimum(chances, 1), np.pad(margins, rest, "mean")
 
 
-def padded(numbers: Sequence[float], N: int) -> list[float]:  # [n_asked] -> [N]
-    """Return N numbers: these, and their mean in the place of the others."""
-    mean = float(np.mean(numbers))
-    return [*numbers, *(N - len(numbers)) * [mean]]
-
-
-def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple[list[float], list[float]]:  # [n], [N]
+def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple:  # [n], [N] -> [n_asked] each
     """Return the draft model's probabilities of the tokens after x, and its margins there.
 
     It is asked about blocks of rows, as those of a long text take much memory: about one in any case, and about the
@@ -142,7 +135,7 @@ def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple[list[float]
         p += rows[np.arange(len(block)), block].tolist()
         margins += margins_of(model.last_logits)
         seconds = time.perf_counter() - began
-    return p, margins
+    return np.array(p), np.array(margins)
 
 
 def time_by_text(text: KnownText) -> float:

@@ -33,7 +33,6 @@ from speculative.measure.record import (
     RunRecord,
 )
 from speculative.measure.rule_words import words_of
-from speculative.model_spec import ModelSpec
 from speculative.options import FIELDS, Options
 from speculative.rules import Rule
 from speculative.session import Session
@@ -169,7 +168,7 @@ def run_figures(session: Session, inputs: Texts, decoders: dict[str, DecoderReco
 def difference(session: Session, inputs: Texts, records: Sequence[DecoderRecord]) -> Difference | None:
     """Return where two greedy texts differ. None if they are equal, and if differences are no surprise."""
     plan = session.plan
-    if len(records) < 2 or claim_of(plan.rule) or not plan.is_greedy:
+    if len(records) < 2 or isinstance(plan.rule, UserRule) or not plan.is_greedy:
         return None
     return greedy_difference(session, inputs, [record.tokens for record in records])
 
@@ -177,7 +176,10 @@ def difference(session: Session, inputs: Texts, records: Sequence[DecoderRecord]
 def first_unlike_the_blogs(session: Session, inputs: Texts, texts: Texts) -> int | None:
     """Return the first token that is not the one that the blog printed, from 1; 0 if all are equal. None if this is not
     the blog's run, with a target of that name. texts: the new tokens after each of the inputs."""
-    if not session.plan.is_greedy or not is_the_blogs(session.models.spec("target")):
+    target = session.models.spec("target")
+    any_weights = {"stand_in": None}
+    is_like_it = target.hparams | any_weights == HPARAMS["1558M"] | any_weights
+    if not session.plan.is_greedy or not is_like_it or (target.size, target.dtype) != ("1558M", "float32"):
         return None
     encode = session.encoder.encode
     blogs = encode(BLOG_TEXT)
@@ -185,13 +187,6 @@ def first_unlike_the_blogs(session: Session, inputs: Texts, texts: Texts) -> int
         return None
     n_equal = common_prefix(texts[0], blogs)
     return 0 if n_equal == len(blogs) else n_equal + 1
-
-
-def is_the_blogs(target: ModelSpec) -> bool:
-    """Return True for the blog's target, official or a stand-in."""
-    any_weights = {"stand_in": None}
-    is_like_it = target.hparams | any_weights == HPARAMS["1558M"] | any_weights
-    return (target.size, target.dtype) == ("1558M", "float32") and is_like_it
 
 
 def vocabulary(records: Sequence[DecoderRecord], encoder: Encoder) -> dict[int, str]:

@@ -17,6 +17,7 @@ from typing import Any
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
 from speculative.measure import ending, tables
+from speculative.measure.advice import advice
 from speculative.measure.close_up import close_ups, opening
 from speculative.measure.race import Placed, lanes, placed_steps, race_seconds
 from speculative.measure.record import RuleUsed, RunRecord
@@ -85,7 +86,7 @@ def page_data(record: RunRecord) -> dict:
         "options": every_option(record),
         "prompt": prompt,
         "legend": legend(speculative),
-        "marks": marks(f.counts.by_source),
+        "marks": marks(f.by_source),
         "lanes": lanes(record, placed),
         "seconds": race_seconds(placed),
         "derived": speculative[0].step.derived,
@@ -94,9 +95,9 @@ def page_data(record: RunRecord) -> dict:
         "iterations": close_ups(record, speculative),
         "opening": opening(speculative),
         "reasons": ending.texts_of(record, ending.REASONS),
-        "charts": tables.charts(f.counts),
+        "charts": tables.charts(f),
         "table": tables.figure_rows(record),
-        "advice": ending.text_of(record, "advice"),
+        "advice": advice(record),
         "grid": grid and grid._asdict(),
     }
 

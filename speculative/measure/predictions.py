@@ -8,13 +8,14 @@ min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 from speculative.costs import ByRows, line_through
 from speculative.drafters.base import DrafterSpec
 from speculative.measure.measuring import Measured
-from speculative.measure.record import DecoderRecord, Predictions
+from speculative.measure.record import Figures, Predictions
 from speculative.measure.simulate import KnownText, Prices, Simulation
+from speculative.steps import TextStep
 
 LOOKAHEADS = (1, 2, 4, 8, 16, 32)  # that are predicted, beside the run's own and auto
 MIN_CALLS = 3  # calls of the run, whose mean counts as the time of a window of this size
@@ -22,50 +23,14 @@ SIMULATIONS = 4  # decodes of a setting if drafts are accepted by chance: their 
 SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
 
 
-class Conditions(NamedTuple):
-    """What all predictions are computed from."""
-
-    texts: Sequence[KnownText]
-    prices: Prices
-    N: int  # tokens of the run
-    autoregressive: float  # seconds of N tokens
-    prefill: float  # seconds of the speculative run
-    loop_seconds: float  # for a second of calls
-
-    def speedup(self, specs: Sequence[DrafterSpec], K: int | str) -> float:
-        """Return the speedup of a drafter with a K, which may be "auto": from the means over several draws of the
-        chances."""
-        n_draws = self.draws_of(specs)
-        seconds = 0.0  # of all calls
-        n_calls = 0  # of the target
-        for text in self.texts:
-            for draw in range(n_draws):
-                took, calls = Simulation(text, self.prices, shift=draw / n_draws).decode(specs, K)
-                seconds += took / n_draws
-                n_calls += calls
-        most = self.N * n_draws / n_calls  # tokens of a call
-        return min(most, self.autoregressive / (self.prefill + self.loop_seconds * seconds))
-
-    def draws_of(self, specs: Sequence[DrafterSpec]) -> int:
-        """Return the number of decodes that a setting needs: several if chance decides about a draft."""
-        chances = [chance for text in self.texts for chance in text.chances]
-        if all(spec.by_text for spec in specs) or not any(0 < chance < 1 for chance in chances):
-            return 1
-        return max(1, min(SIMULATIONS, SIMULATED_TOKENS // len(chances)))
-
-
-def predict(
-    autoregressive: DecoderRecord, speculative: DecoderRecord, prefill: float, costs: ByRows, measured: Measured
-) -> Predictions:
+def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Measured) -> Predictions:
     """Predict the speedup of each drafter: for "auto", and for each of the lookaheads() up to the longest window that
     was timed. The Ks are texts, as in JSON.
 
-    prefill: its seconds in the speculative run. costs: {rows: seconds of a call of the target}, of one row and of those
-    of the run.
+    f: of the run. steps: of its speculative decoder. costs: {rows: seconds of a call of the target} in these.
     """
-    steps = speculative.iterations
     n_calls = Counter(step.drafted + 1 for step in steps if not step.prefill)  # {rows: calls of the run}
-    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS or rows == 1}
+    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS} | {1: f.t_target}
     by_rows = in_run | in_the_loop(measured.timed, in_run)
     Ks = lookaheads(n_calls, max(by_rows))
     if not Ks:
@@ -73,21 +38,36 @@ def predict(
 
     # The run's calls, at the prices of the predictions: what the run took beyond these was spent between its calls.
     window = line_through(by_rows)
+    prices = Prices(window, measured.draft_seconds, measured.by_text_seconds)
     in_calls = sum(step.drafting + window(step.drafted + 1) for step in steps)
-    N = speculative.n_tokens
-    conditions = Conditions(
-        texts=measured.texts,
-        prices=Prices(window, measured.draft_seconds, measured.by_text_seconds),
-        N=N,
-        autoregressive=N * autoregressive.seconds / autoregressive.n_tokens,
-        prefill=prefill,
-        loop_seconds=(speculative.seconds - prefill) / in_calls,
-    )
-    settings: list[int | str] = [*Ks, "auto"]
-    predicted = {}
+    prefill = f.seconds.prefill
+    loop = (f.seconds.speculative - prefill) / in_calls  # seconds for a second of calls
+    autoregressive = f.speedup * f.seconds.speculative  # seconds for as many tokens
+    predicted: dict = {}
     for name, specs in measured.drafters.items():
-        predicted[name] = {str(K): conditions.speedup(specs, K) for K in settings}
-    return Predictions(predicted, window_beta={str(K): window(K + 1) / in_run[1] for K in Ks})
+        predicted[name] = {}
+        for K in (*Ks, "auto"):
+            seconds, calls = mean_decode(measured.texts, prices, specs, K)
+            speedup = autoregressive / (prefill + loop * seconds)
+            predicted[name][str(K)] = min(speedup, f.tokens / calls)
+    return Predictions(predicted, window_beta={str(K): window(K + 1) / f.t_target for K in Ks})
+
+
+def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[DrafterSpec], K: Any) -> tuple:
+    """Decode these texts with a drafter and a K, which may be "auto" -> seconds of all calls, calls of the target. If
+    chance decides about drafts, they are means over several decodes."""
+    chances = [chance for text in texts for chance in text.chances]
+    n_draws = 1
+    if not all(spec.by_text for spec in specs) and any(0 < chance < 1 for chance in chances):
+        n_draws = max(1, min(SIMULATIONS, SIMULATED_TOKENS // len(chances)))
+    seconds = 0.0
+    n_calls = 0
+    for text in texts:
+        for draw in range(n_draws):
+            took, calls = Simulation(text, prices, shift=draw / n_draws).decode(specs, K)
+            seconds += took
+            n_calls += calls
+    return seconds / n_draws, n_calls / n_draws
 
 
 def lookaheads(n_calls: Counter, most_rows: int) -> list[int]:

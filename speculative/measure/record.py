@@ -178,63 +178,47 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Account:
-    """What explains the speedup: the costs of calls, relative to one row of the target, and the formulas."""
+class Comparison:
+    """The speculative decode beside the autoregressive one. Nothing if one decoder alone has run."""
 
-    t_target: float  # seconds of one row of the target, loop included
-    c: float  # t_draft / t_target
-    beta: dict[str, float]  # {rows: time of a call with so many rows / time of one row}
-    mean_beta: float  # the mean of β over the run's windows
-    blog_speedup: float  # the blog's formula, without β
-    account_blog: float  # the blog's formula with β
-    account_leviathan: float | None  # Leviathan's formula with β; not for trees and blocks
+    speedup: float | None = None  # autoregressive time per token / speculative time per token
+    speedup_without_prefill: float | None = None  # the same without reading the prompt
+    doubt: str | None = None  # why the speedup cannot be right
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The speculative decode beside the autoregressive one."""
+class Account:
+    """What explains the speedup: the costs of calls, relative to one row of the target, and the formulas. Nothing if
+    every call also read the prompt."""
 
-    speedup: float  # autoregressive time per token / speculative time per token
-    speedup_without_prefill: float  # the same without reading the prompt
-    doubt: str | None  # why the speedup cannot be right
-    account: Account | None  # what explains it; nothing if every call also read the prompt
+    t_target: float | None = None  # seconds of one row of the target, loop included; none if each call read the prompt
+    c: float | None = None  # t_draft / t_target
+    beta: dict[str, float] | None = None  # {rows: time of a call with so many rows / time of one row}
+    mean_beta: float | None = None  # the mean of β over the run's windows
+    blog_speedup: float | None = None  # the blog's formula, without β
+    account_blog: float | None = None  # the blog's formula with β
+    account_leviathan: float | None = None  # Leviathan's formula with β; not for trees and blocks
 
 
 @dataclass(frozen=True)
 class Predictions:
     """What other settings should bring on this text."""
 
-    predicted: dict[str, dict[str, float]]  # {drafter: {K: speedup}}, never above K + 1; K may be `auto`
-    window_beta: dict[str, float]  # {K: β}, measured or interpolated
+    predicted: dict[str, dict[str, float]] | None = None  # {drafter: {K: speedup}}, never above K + 1; K may be `auto`
+    window_beta: dict[str, float] | None = None  # {K: β}, measured or interpolated
 
 
 @dataclass(frozen=True)
-class Figures:
+class Figures(Predictions, Account, Comparison, Times, Counts):
     """The figures of a run that has drafted. Equal calls are averaged; a call longer than three medians was interrupted
     and does not count."""
 
-    counts: Counts
-    times: Times
-    comparison: Comparison | None = None  # nothing if one decoder alone has run
-    predictions: Predictions | None = None
     withheld: str | None = None  # why there are no predictions: threads had no core, or equal calls took unequal times
-
-    @property
-    def speedup(self) -> float | None:
-        return self.comparison.speedup if self.comparison else None
-
-    @property
-    def doubt(self) -> str | None:
-        return self.comparison.doubt if self.comparison else None
-
-    @property
-    def account(self) -> Account | None:
-        return self.comparison.account if self.comparison else None
 
     @property
     def rate(self) -> float:
         """Tokens a second of the speculative decode."""
-        return self.counts.tokens / self.times.seconds.speculative
+        return self.tokens / self.seconds.speculative
 
 
 # ---- The run ---------------------------------------------------------------------------------------------------------

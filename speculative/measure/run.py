@@ -68,7 +68,7 @@ class Run:
     @property
     def r(self) -> float:
         """The acceptance rate: tokens / Σ over iterations of (drafted + 1)."""
-        return self.record.figures.counts.r
+        return self.record.figures.r
 
     def html(self) -> str:
         """Return the page that replays the run."""

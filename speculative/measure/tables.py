@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from speculative.measure.advice import Setting, best_setting
-from speculative.measure.record import Account, Comparison, Counts, Figures, RunRecord
+from speculative.measure.record import Counts, Figures, RunRecord
 from speculative.measure.rule_words import RULE_WORDS
 from speculative.measure.words import duration, label, percent, times
 from speculative.support.files import bytes_in_words
@@ -41,11 +41,11 @@ class Grid(NamedTuple):
 def figure_rows(record: RunRecord) -> list[Row]:
     """Return a row for each figure that was measured."""
     f = record.figures
-    rows = [*count_rows(f.counts, record.rule.formula)]
-    if f.account:
-        rows += cost_rows(f.account, f.times.t_draft)
-        rows += formula_rows(f.comparison, f.account)
-    for level in f.counts.levels:
+    rows = [*count_rows(f, record.rule.formula)]
+    if f.t_target:
+        rows += cost_rows(f)
+        rows += formula_rows(f)
+    for level in f.levels:
         value = f"r {level.r:.2f}, {level.tokens_per_iteration:.1f} tokens a call"
         drafts = f"{level.accepted} of {level.drafted} drafts accepted"
         rows.append(Row(f"level: {label(level.name)}", value, drafts))
@@ -67,23 +67,23 @@ def count_rows(counts: Counts, chance: str) -> Iterator[Row]:
         yield Row("α, the paper's rule", f"{counts.alpha_token:.3f}", f"mean of {formula}, of the same drafts")
 
 
-def cost_rows(account: Account, t_draft: float) -> Iterator[Row]:
+def cost_rows(f: Figures) -> Iterator[Row]:
     """Yield the rows of the costs, relative to a row of the target."""
-    costs = f"{duration(t_draft)} / {duration(account.t_target)}"
-    windows = [f"{n_rows} rows: {beta:.2f}" for n_rows, beta in account.beta.items() if n_rows != "1"]
-    yield Row("c", f"{account.c:.3f}", f"t_draft / t_target = {costs}")
-    yield Row("β", f"{account.mean_beta:.2f}", f"t_target of a window / of one row; {'  '.join(windows)}")
+    costs = f"{duration(f.t_draft)} / {duration(f.t_target)}"
+    windows = [f"{n_rows} rows: {beta:.2f}" for n_rows, beta in f.beta.items() if n_rows != "1"]
+    yield Row("c", f"{f.c:.3f}", f"t_draft / t_target = {costs}")
+    yield Row("β", f"{f.mean_beta:.2f}", f"t_target of a window / of one row; {'  '.join(windows)}")
 
 
-def formula_rows(comparison: Comparison, account: Account) -> Iterator[Row]:
+def formula_rows(f: Figures) -> Iterator[Row]:
     """Yield the rows of the formulas beside the measured speedup."""
-    measured = times(comparison.speedup_without_prefill)
+    measured = times(f.speedup_without_prefill)
     yield Row("measured", measured, "without the prefill, to compare with the formulas")
-    yield Row("the blog's formula", times(account.blog_speedup), "r(K + 1) / (Kc + 1)")
-    yield Row("the formula with β", times(account.account_blog), "r(K + 1) / (Kc + β)")
-    if account.account_leviathan is not None:
+    yield Row("the blog's formula", times(f.blog_speedup), "r(K + 1) / (Kc + 1)")
+    yield Row("the formula with β", times(f.account_blog), "r(K + 1) / (Kc + β)")
+    if f.account_leviathan is not None:
         formula = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
-        yield Row("Leviathan's, with β", times(account.account_leviathan), formula)
+        yield Row("Leviathan's, with β", times(f.account_leviathan), formula)
 
 
 def machine_rows(record: RunRecord) -> Iterator[Row]:
@@ -102,30 +102,21 @@ def machine_rows(record: RunRecord) -> Iterator[Row]:
 
 def charts(counts: Counts) -> list[Chart]:
     """Return the accepted drafts by position, and by drafter if there are several; the target's calls by tokens."""
-    every = [by_position(counts), by_drafter(counts), by_tokens(counts)]
+    place = "depth" if counts.tree else "position"
+    by_position = zip(counts.accepted_by_position, counts.tested_by_position, strict=True)
+    by_drafter = {label(name): n for name, n in counts.by_source.items()}
+    calls = {name: (n, counts.iterations) for name, n in counts.tokens_per_iteration_histogram.items()}
+    every = [chart(f"Accepted, by {place}", place, "accepted", dict(enumerate(by_position, start=1)))]
+    if len(by_drafter) > 1:
+        every.append(chart("Accepted, by drafter", "drafter", "accepted", by_drafter))
+    every.append(chart("Tokens for each call of the target", "tokens", "calls", calls))
     return [chart for chart in every if chart.rows]
 
 
-def by_position(counts: Counts) -> Chart:
-    place = "depth" if counts.tree else "position"
-    both = zip(counts.accepted_by_position, counts.tested_by_position, strict=True)
-    rows = [part_of(str(position), *n) for position, n in enumerate(both, start=1)]
-    return Chart(f"Accepted, by {place}", (place, "accepted", "share"), rows)
-
-
-def by_drafter(counts: Counts) -> Chart:
-    rows = [part_of(label(name), *n) for name, n in counts.by_source.items()]
-    return Chart("Accepted, by drafter", ("drafter", "accepted", "share"), rows if len(rows) > 1 else [])
-
-
-def by_tokens(counts: Counts) -> Chart:
-    histogram = counts.tokens_per_iteration_histogram
-    rows = [part_of(n_tokens, n_calls, counts.iterations) for n_tokens, n_calls in histogram.items()]
-    return Chart("Tokens for each call of the target", ("tokens", "calls", "share"), rows)
-
-
-def part_of(name: str, part: int, whole: int) -> tuple:
-    return name, f"{part} of {whole}", percent(part / whole)
+def chart(caption: str, name: str, part: str, counts: dict) -> Chart:
+    """Return a chart of {name: (part, whole)}."""
+    rows = [(str(name), f"{n} of {whole}", percent(n / whole)) for name, (n, whole) in counts.items()]
+    return Chart(caption, (name, part, "share"), rows)
 
 
 # ---- Predictions -----------------------------------------------------------------------------------------------------
@@ -133,12 +124,10 @@ def part_of(name: str, part: int, whole: int) -> tuple:
 
 def grid(f: Figures) -> Grid | None:
     """Return the predictions; None if there are none."""
-    if not f.predictions or not f.predictions.predicted:
+    if not f.predicted:
         return None
-    predicted = f.predictions.predicted
-    window_beta = f.predictions.window_beta
     rows = []
-    for K in (*window_beta, "auto"):
-        speedups = [of_drafter[K] for of_drafter in predicted.values()]
-        rows.append([K, window_beta.get(K), *speedups])
-    return Grid([*predicted], rows, best_setting(predicted), run=(f.counts.usual_K, f.speedup))
+    for K in (*f.window_beta, "auto"):
+        speedups = [of_drafter[K] for of_drafter in f.predicted.values()]
+        rows.append([K, f.window_beta.get(K), *speedups])
+    return Grid([*f.predicted], rows, best_setting(f.predicted), run=(f.usual_K, f.speedup))
