@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from speculative.laws.pytorch.tensors import UnknownTensors
-from speculative.laws.samplers.replaced import SaltedStandIns
+from speculative.laws.samplers.stand_ins import SaltedStandIns
 from speculative.laws.unknown import Numbers, UnknownNumber
 
 # Methods of a tensor, as functions of its Numbers.

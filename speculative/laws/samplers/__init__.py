@@ -9,7 +9,8 @@ The files in the order of reading, each before those that use it:
     decoders      how a loop, a drafter, sample(p) or a rule decodes a text
     rule_forms    rules as the paper, Hugging Face and vLLM have them, as rule(proposal, q, rng)
     sampler       FORMS, and the decoder that a function's parameters ask for
-    replaced      random numbers in the place of others
+    stand_ins     what is put in the place of a generator, its class or its method
+    replaced      the places, and everything given back
     texts         the law of a decoder's texts, whatever somebody's code does
     drawn         what cannot be followed: texts are drawn, and counted
     mistakes      the usual ones, in a loop of ours

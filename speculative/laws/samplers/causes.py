@@ -78,25 +78,18 @@ def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
 
 
 def telling_cases(laws: dict, wrong: list) -> list:
-    """The cases in which a mistake must have the same law: of each line the quickest, the wrong ones first."""
+    """The cases in which a mistake must have the same law: of each line the quickest wrong ones, then the quickest of
+    the others."""
 
     def n_paths(case):
         """About how many paths a mistake takes, because each draft is one of 3 tokens, and is kept or gives way to one
         of the other 2."""
         return len(laws[case]) * 9**case.K
 
-    quickest = sorted(laws, key=n_paths)
-    wrong_ones = [case for case in quickest if case in wrong]
-    right_ones = [case for case in quickest if case not in wrong]
-    return [*first_of_lines(wrong_ones), *first_of_lines(right_ones)]
-
-
-def first_of_lines(cases: list) -> list:
-    """The first MOST_CASES of each line of CASES."""
-    lines = defaultdict(list)
-    for case in cases:
-        lines[case.line].append(case)
-    return [case for line in sorted(lines) for case in lines[line][:MOST_CASES]]
+    lines = defaultdict(list)  # {(whether their laws are right, line): its cases}
+    for case in sorted(laws, key=n_paths):
+        lines[case not in wrong, case.line].append(case)
+    return [case for key in sorted(lines) for case in lines[key][:MOST_CASES]]
 
 
 def mistakes_with(laws: dict, is_blogs: bool, has_nan: bool) -> list[str]:

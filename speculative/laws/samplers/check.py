@@ -69,10 +69,6 @@ class Findings:
         """Whether the sampler cannot do with the case's vocabulary."""
         return vocabulary(case) in self.sampler.left_out
 
-    @property
-    def n_not_tried(self) -> int:
-        return sum(case not in self.laws and not self.leaves_out(case) for case in CASES)
-
 
 def law(function: Callable) -> Verdict:
     """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
@@ -80,15 +76,15 @@ def law(function: Callable) -> Verdict:
     The function keeps the Verdict as its attribute `verdict`. Raises UserError if its parameters are none of FORMS, or
     if it raises an error.
     """
-    sampler = function
+    checked = function
     if isinstance(function, type):
         with as_user_errors():
-            sampler = function()
+            checked = function()
     had_torch = "torch" in sys.modules
-    findings = follow(sampler)
+    findings = follow(checked)
     if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
-        findings = follow(sampler)
-    verdict = by_draws(sampler, findings) if findings.not_followed else in_words(findings)
+        findings = follow(checked)
+    verdict = by_draws(checked, findings) if findings.not_followed else in_words(findings)
     with contextlib.suppress(AttributeError):  # a method has no attributes
         function.verdict = verdict  # type: ignore[attr-defined]
     return verdict
@@ -113,8 +109,7 @@ def distance_in_first_cases(decode: Callable) -> float:
     distances = [0.0]
     for case in interleaved(CASES)[:N_TRIED]:
         with contextlib.suppress(TooManyPaths):
-            law = law_of_texts(decode, case)
-            distances.append(distance(law, case.law()))
+            distances.append(distance(law_of_texts(decode, case), case.law()))
     return max(distances)
 
 
@@ -139,10 +134,10 @@ def follow_case(case: Case, findings: Findings) -> None:
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS  # fewer, once another case is wrong
     enumerate_law = partial(law_of_texts, findings.sampler.decode, case, most_paths)
     try:
-        law = enumerate_law()
-        from_target = distance(law, case.law())
+        own_law = enumerate_law()
+        from_target = distance(own_law, case.law())
         is_first_wrong = from_target > EXACT and not findings.wrong
-        if is_first_wrong and distance(law, enumerate_law()) > EXACT:
+        if is_first_wrong and distance(own_law, enumerate_law()) > EXACT:
             raise NotRepeatable
     except (NotRepeatable, TooManyPaths):
         raise
@@ -151,7 +146,7 @@ def follow_case(case: Case, findings: Findings) -> None:
             raise
         findings.sampler.left_out[vocabulary(case)] = str(error)
         return
-    findings.laws[case] = law
+    findings.laws[case] = own_law
     findings.distances[case] = from_target
 
 
@@ -160,8 +155,8 @@ def may_leave_out(case: Case, findings: Findings) -> bool:
 
     If a case is wrong, the verdict is known. Else 3 tokens cannot be left out, because half of all cases have 3.
     """
-    is_right_elsewhere = bool(findings.laws) and case.n_vocab != 3
-    return bool(findings.wrong) or is_right_elsewhere
+    is_right_elsewhere = findings.laws and case.n_vocab != 3
+    return bool(findings.wrong or is_right_elsewhere)
 
 
 def vocabulary(case: Case) -> str:
@@ -171,7 +166,7 @@ def vocabulary(case: Case) -> str:
 def in_words(findings: Findings) -> Verdict:
     furthest = max(findings.distances.values())
     if not findings.wrong:
-        covered = coverage([*findings.laws], findings.sampler.left_out, not_tried(findings.n_not_tried))
+        covered = coverage([*findings.laws], findings.sampler.left_out, not_tried(findings))
         words = f"Lossless: {len(findings.laws)} cases, largest distance {furthest:.0e}.\n{covered}"
         return Verdict(True, furthest, None, None, words)
     smallest = [case for case in findings.wrong if case.line == findings.wrong[0].line]
@@ -186,8 +181,9 @@ def in_words(findings: Findings) -> Verdict:
     return Verdict(False, furthest, worst, findings.cause, words)
 
 
-def not_tried(n_cases: int) -> str:
-    """A line about so many cases that were not followed, "" for none."""
+def not_tried(findings: Findings) -> str:
+    """A line about the cases that there was no time for, "" if there are none."""
+    n_cases = sum(case not in findings.laws and not findings.leaves_out(case) for case in CASES)
     if not n_cases:
         return ""
     return (

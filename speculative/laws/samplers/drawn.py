@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from speculative.laws.samplers.cases import CASES, Case, interleaved
-from speculative.laws.samplers.replaced import SaltedStandIns
 from speculative.laws.samplers.sampler import Sampler
+from speculative.laws.samplers.stand_ins import SaltedStandIns
 from speculative.laws.samplers.texts import program_of, stand_ins_in
 from speculative.laws.walks import WALK
 
@@ -29,6 +29,8 @@ N_CASES = 2  # of each line
 
 class Draws:
     """Texts of each case, by number. The stand-ins of seeds ask for the number."""
+
+    decode: Callable  # that is tried, in the end the sampler's
 
     def __init__(self, cases: list[Case]):
         self.cases = cases

@@ -24,7 +24,7 @@ def inverse_cdf(u, p):  # the draw from p that u makes, for mistakes that do not
 
 def speculative_sampling(x, draft_model, target_model, N, K):
     x, T = [*x], len(x) + N
-    all_accepted = accepted_once = False  # whether all drafts of the last window were accepted; those of any window
+    all_accepted = accepted_once = False  # all drafts of the last window; for mistakes, those of any window
     while len(x) < T:
         n = len(x)
         x_draft, p = x, []
@@ -32,7 +32,7 @@ def speculative_sampling(x, draft_model, target_model, N, K):
             p.append(draft_model(x_draft)[-1])
             x_draft = [*x_draft, sample(p[-1])]
         q = target_model(x_draft)[n - 1 :]
-        accepted_before = all_accepted
+        accepted_before = all_accepted  # for mistakes too
         all_accepted = True
         for i, j in enumerate(x_draft[n:]):
             u = np.random.random()

@@ -40,26 +40,26 @@ class Sampler:
         self.decoders = decoders_of(Function(function), self.left_out)
         self.decode = self.decoders[0]
 
-    def choose_decoder(self, how_wrong: Callable) -> None:
-        """Take the first decoder that is right, else the least wrong one. how_wrong(decode) -> above EXACT if it is.
+    def choose_decoder(self, distance_of: Callable) -> None:
+        """Take the first decoder that is right, else the least wrong one. distance_of(decode) is above EXACT if it is.
 
         Raises UserError if all have errors, or if one that could not be followed may have been the right one.
         """
-        wrong = {}
+        distances = {}
         not_followed = []
         errors = []
         for decode in self.decoders:
             try:
-                wrong[decode] = how_wrong(decode)
-                if wrong[decode] <= EXACT:
+                distances[decode] = distance_of(decode)
+                if distances[decode] <= EXACT:
                     break
             except NotFollowed as error:
-                if not wrong:  # the function takes what a decoder gives it, if that could be followed
+                if not distances:  # the function takes what a decoder gives it, if that could be followed
                     not_followed.append(error)
             except UserError as error:
                 errors.append(error)
-        best = min(wrong, key=wrong.__getitem__, default=None)
-        if best is None or (not_followed and wrong[best] > EXACT):
+        best = min(distances, key=distances.__getitem__, default=None)
+        if best is None or (not_followed and distances[best] > EXACT):
             raise (not_followed or errors)[0]
         self.decode = best
 

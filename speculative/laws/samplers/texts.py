@@ -13,7 +13,8 @@ import numpy as np
 
 from speculative.laws.paths import TooManyPaths, law_of
 from speculative.laws.samplers.cases import Case
-from speculative.laws.samplers.replaced import LIBRARIES, SaltedStandIns, StandIns, UnknownStandIns, replaced
+from speculative.laws.samplers.replaced import LIBRARIES, replaced
+from speculative.laws.samplers.stand_ins import SaltedStandIns, StandIns, UnknownStandIns
 from speculative.laws.traced import NoDistribution
 from speculative.laws.uniform import NotFollowed
 from speculative.laws.walks import WALK

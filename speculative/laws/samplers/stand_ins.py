@@ -1,0 +1,112 @@
+"""What is put in the place of somebody's random numbers: unknown numbers, or real ones with other seeds in each text.
+
+NumPy's and Python's generators are written in C and cannot be told to give unknown numbers. So each thing that gives
+random numbers, a generator, its class or its method, has a stand-in. replaced.py says where it is put.
+"""
+
+import pickle
+import random
+import sys
+from collections.abc import Callable
+from types import BuiltinMethodType, MethodType, ModuleType
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from speculative.laws.traced import OF_TYPES, TracedRandom, unfollowed
+from speculative.laws.unknown import MATH, Float
+
+SYSTEM = random.SystemRandom  # which has no state
+
+
+class StandIns:
+    """What is put in the place of each thing."""
+
+    def __init__(self, stand_ins: dict):
+        """stand_ins: {a thing: its stand-in}."""
+        self.held = {id(thing): (thing, stand_in) for thing, stand_in in stand_ins.items()}  # as some have no hash
+
+    def add(self, thing, stand_in) -> None:
+        self.held[id(thing)] = (thing, stand_in)
+
+    def of(self, thing):
+        """The stand-in, None if the thing may stay. A tuple cannot be changed: if a part has one, so has the tuple."""
+        if type(thing) is not tuple:
+            return self.held.get(id(thing), (None, None))[1]
+        stand_ins = [self.of(part) for part in thing]
+        if all(stand_in is None for stand_in in stand_ins):
+            return None
+        parts = zip(thing, stand_ins, strict=True)
+        return tuple(part if stand_in is None else stand_in for part, stand_in in parts)
+
+
+class UnknownStandIns(StandIns):
+    """Unknown numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(OF_TYPES | MATH | {np.random.default_rng: TracedRandom, float: Float})
+        for name, thing in vars(jax_random()).items():
+            if callable(thing):
+                self.add(thing, unfollowed(f"jax.random.{name}"))
+        hidden = self.of(np.random.mtrand._rand)  # type: ignore[attr-defined]
+        for name in ("seed", "sample", "ranf"):  # of np.random, no methods of its hidden generator, but draw from it
+            self.add(getattr(np.random, name), getattr(hidden, name))
+
+    def of(self, thing):
+        """The stand-in of a generator, too, or of its method. All functions of np.random and random are methods."""
+        if id(thing) in self.held:
+            return self.held[id(thing)][1]
+        if type(thing) in OF_TYPES:
+            self.add(thing, OF_TYPES[type(thing)](state_of(thing)))
+        elif isinstance(thing, BuiltinMethodType | MethodType) and type(thing.__self__) in OF_TYPES:
+            generator = self.of(thing.__self__)
+            self.add(thing, getattr(generator, thing.__name__))
+        return super().of(thing)
+
+
+class SaltedStandIns(StandIns):
+    """Real numbers, with other seeds in each text: those of one seed are still the same ones in one text."""
+
+    def __init__(self, salt: Callable) -> None:
+        """salt() -> a number, another one in each text."""
+        self.salt = salt
+        super().__init__({})
+        of_jax = vars(jax_random())
+        for function in (np.random.default_rng, random.seed, np.random.seed, of_jax.get("key"), of_jax.get("PRNGKey")):
+            if function:
+                self.add(function, self.salted(function))
+        for kind in OF_TYPES.keys() - {np.random.Generator}:
+            self.add(kind, self.salted_class(kind))
+
+    def salted(self, function: Callable) -> Callable:
+        """The function, with another seed."""
+        return lambda seed=None, *more, **named: function(self.seed(seed), *more, **named)
+
+    def salted_class(self, kind: Any) -> type:
+        """The class, whose objects begin with another seed. NumPy asks whether something is of its classes."""
+        other = self.seed
+
+        class WithSalt(kind):
+            def __init__(self, seed=None, *more, **named):
+                super().__init__(other(seed), *more, **named)
+
+        return WithSalt
+
+    def seed(self, seed: Any):
+        """Return another seed, the same one in the same text. A generator or the like stays."""
+        if seed is None or isinstance(seed, int | str | np.integer | list | tuple):
+            return crc32(f"{seed!r} {self.salt()}".encode())
+        return seed
+
+
+def jax_random() -> ModuleType:
+    """JAX's module, if somebody has imported it, else an empty one. Its numbers are refused, and so they are drawn."""
+    return sys.modules.get("jax.random", ModuleType("jax.random"))
+
+
+def state_of(generator: Any) -> int | None:
+    """Those of one state give the same numbers. (The class, which comes first, may have its stand-in already.)"""
+    if type(generator) is SYSTEM:
+        return None
+    return hash(pickle.dumps(generator.__reduce_ex__(4)[1:]))
