@@ -60,7 +60,7 @@ class DecodeParts:
     def staged_draft(self, level: int, context: Context) -> Callable:
         """draft(x, k) of a level for whose model the next level drafts."""
         [spec] = self.plan.levels[level]
-        model = context.models[spec.model_role]
+        model = context.models[spec.role]
         inner_drafts = self.drafts_of_level(level + 1, context)
         lookahead = self.lookaheads[level + 1]
         new_draft = partial(lookahead.drafter_of, inner_drafts, model)

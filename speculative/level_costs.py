@@ -50,7 +50,7 @@ class LevelCosts:
         """The seconds of a token that a drafter of this level drafts."""
         is_innermost = level == len(self.plan.levels) - 1
         if is_innermost and spec.has_model:  # a call for each token
-            return self.call_seconds(spec.model_role, x, 1)
+            return self.call_seconds(spec.role, x, 1)
         if not is_innermost and isinstance(inner := self.parts.lookaheads[level + 1], AutoK):
             return inner.token_seconds  # for its model this is a token of the target, which was measured before
         draft(x, 1)  # the first draft also reads the text

@@ -60,7 +60,7 @@ class Plan:
     @property
     def roles(self) -> list[str]:
         """The names under which models and other parts are loaded, the target first."""
-        needed = [role for spec in self.specs for role in spec.roles]
+        needed = [spec.role for spec in self.specs if spec.role]
         return [*dict.fromkeys(["target", *needed])]
 
     @property
@@ -89,7 +89,7 @@ class Plan:
 
     def target_of(self, level: int) -> str:
         """The role of the model for which a level drafts: the target, or the model of the level around it."""
-        return self.levels[level - 1][0].model_role if level else "target"
+        return self.levels[level - 1][0].role if level else "target"
 
     def filters(self, role: str) -> Filters:
         return self.target_filters if role == "target" else self.draft_filters

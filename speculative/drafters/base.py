@@ -40,8 +40,8 @@ class DrafterSpec:
     scale: float = 0.6  # how far its margins are usually off: the s of acceptance.py to begin with
 
     # What it drafts with.
-    roles: tuple[str, ...] = ()  # in Context.models: "draft", the format of a copy of the target, or name
-    has_model: bool = False  # whether models[model_role] is a model(x, n_last), for which another drafter may draft
+    role: str = ""  # in Context.models: "draft", the format of a copy of the target, or its name; "" if it needs none
+    has_model: bool = False  # whether models[role] is a model(x, n_last), for which another drafter may draft
     needs_weights: bool = False  # whether it needs the target's weights, which a user's function has not
     load: Callable | None = None  # load(models) -> Context.models[name], before any network is read
     check: Callable | None = None  # check(what load gave, models): UserError if it is for other networks
@@ -50,13 +50,3 @@ class DrafterSpec:
     # How it is called.
     phrase: str = ""  # its name in a sentence; "" is the name itself
     mark: str = ""  # the letter at its drafts on a page, where several drafters proposed
-
-    @property
-    def model_role(self) -> str:
-        """The role of the model with which it drafts, if it has one."""
-        return self.roles[0]
-
-    @property
-    def label(self) -> str:
-        """Its name in a sentence."""
-        return self.phrase or self.name

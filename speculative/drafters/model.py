@@ -86,7 +86,7 @@ def drafts_of(role: str, name: str, **about) -> DrafterSpec:
         name=name,
         chain=lambda context: model_drafter(context.models[role], context.rng, name),
         tree=lambda context: model_tree(context.models[role].score_tree, context.rng, context.greedy, name),
-        roles=(role,),
+        role=role,
         has_model=True,
         **about,
     )

@@ -74,7 +74,7 @@ SPEC = DrafterSpec(
     mark="n",
     chain=lambda context: model_drafter(context.models[NAME], context.rng, NAME),
     tree=lambda context: model_tree(by_paths(context.models[NAME]), context.rng, context.greedy, NAME),
-    roles=(NAME,),
+    role=NAME,
     has_model=True,
     load=load,
 )

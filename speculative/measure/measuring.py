@@ -54,7 +54,7 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
     specs = [spec for of_drafter in drafters.values() for spec in of_drafter]
     model = None
     if any(spec.has_model for spec in specs):
-        model = session.model(plan.levels[0][-1].model_role)
+        model = session.model(plan.levels[0][-1].role)
     texts = []
     for x, sample in zip(inputs, speculative.samples, strict=True):
         told = chances_by_place(model, x, sample.iterations, until) if model else ()

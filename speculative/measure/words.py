@@ -19,7 +19,7 @@ def blog_time(seconds: float) -> str:
 def label(name: str) -> str:
     """Return the name of a drafter in a sentence."""
     spec = drafters.DRAFTERS.get(name)
-    return spec.label if spec else name
+    return (spec.phrase if spec else "") or name
 
 
 def times(speedup: float) -> str:
