@@ -14,19 +14,20 @@ And speculative.law(function) -> a Verdict, as in a test:
 
 The files in the order of reading, each before those that use it:
 
-    uniform    a random number that is not known yet: a comparison is a fork
-    races      which of many random numbers is the largest, as one fork
-    unknown    such numbers in the place of floats and arrays
-    walks      the walk along all paths
-    traced     the generators of these numbers, in the place of NumPy's and Python's
-    paths      law_of
+    uniform     a random number that is not known yet: a comparison is a fork
+    races       which of many random numbers is the largest, as one fork
+    unknown     such numbers in the place of floats and arrays
+    walks       the walk along all paths
+    generators  generators of these numbers, in the place of NumPy's and Python's
+    paths       law_of
 
-    samplers/  the check of somebody's sampler
-    pytorch/   the same for PyTorch's tensors and generators; may be skipped at first
+    samplers/   the check of somebody's sampler
+    pytorch/    the same for PyTorch's tensors and generators; may be skipped at first
 
 The words:
 
     law            {outcome: its probability}
+    unknown number a random number that is not known yet: a formula of a u between 0 and 1
     fork           where a program asks something of a random number, and several answers are possible
     branch         one answer at a fork, by its number
     path           a run of the program with a branch at each fork; its probability is the product of theirs

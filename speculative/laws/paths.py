@@ -7,7 +7,7 @@ this whether a sampler is lossless.
 from collections import defaultdict
 from collections.abc import Callable
 
-from speculative.laws.traced import TracedRandom
+from speculative.laws.generators import UnknownGenerator
 from speculative.laws.uniform import NotFollowed
 from speculative.laws.walks import WALK
 from speculative.support.errors import UserError
@@ -40,7 +40,7 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
     most: paths. reseeds: see Walk.start_program. Raises TooManyPaths, NotRepeatable, and what the program raises.
     """
     WALK.start_program(reseeds)
-    rng = TracedRandom()
+    rng = UnknownGenerator()
 
     def run(branches):
         WALK.begin_path(branches)

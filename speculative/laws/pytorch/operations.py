@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from speculative.laws.generators import TRANSFORMS, UnknownGenerator, draw_indices
 from speculative.laws.races import largest_first
-from speculative.laws.traced import TRANSFORMS, TracedRandom, draw_indices
 from speculative.laws.uniform import NotFollowed
 from speculative.laws.unknown import UnknownNumber, computed
 
@@ -249,7 +249,7 @@ def draw(unknown, call):
     return unknown.write(result, dict(np.ndenumerate(numbers)))
 
 
-def draw_multinomial(unknown, rng: TracedRandom, given: dict):  # -> [..., n]
+def draw_multinomial(unknown, rng: UnknownGenerator, given: dict):  # -> [..., n]
     """Draw n indices for each row of weights."""
     weights = given["self"]  # [..., n_weights]
     *shape, n_weights = weights.shape
@@ -261,7 +261,7 @@ def draw_multinomial(unknown, rng: TracedRandom, given: dict):  # -> [..., n]
     return torch.tensor(indices).reshape(*shape, n)
 
 
-def draw_like(rng: TracedRandom, name: str, given: dict, result: torch.Tensor):
+def draw_like(rng: UnknownGenerator, name: str, given: dict, result: torch.Tensor):
     """Draw the numbers of the operation of this name, as many as in its result. Raises NotFollowed if it is none of
     these."""
     u = rng.random(tuple(result.shape))
@@ -282,9 +282,9 @@ def draw_like(rng: TracedRandom, name: str, given: dict, result: torch.Tensor):
     raise NotFollowed(f"torch.{name}() cannot be followed")
 
 
-def generator_in(generator: torch.Generator | None) -> TracedRandom:
+def generator_in(generator: torch.Generator | None) -> UnknownGenerator:
     """A generator of unknown numbers, which are those of this one's state. It goes on to another state."""
     generator = torch.default_generator if generator is None else generator
     state = generator.get_state().numpy().tobytes()
     torch.empty(1).uniform_(generator=generator)
-    return TracedRandom(f"torch {hash(state)}")
+    return UnknownGenerator(f"torch {hash(state)}")

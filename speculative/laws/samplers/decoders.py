@@ -11,11 +11,11 @@ from functools import partial
 from speculative.drafters.base import Context
 from speculative.drafters.model import model_drafter
 from speculative.filters import GREEDY
+from speculative.laws.generators import NoDistribution
 from speculative.laws.paths import TooManyPaths
 from speculative.laws.samplers.functions import Function
 from speculative.laws.samplers.interfaces import AnyModel, Interface
 from speculative.laws.samplers.results import ids_of
-from speculative.laws.traced import NoDistribution
 from speculative.sampling import sample, speculative_sampling
 from speculative.support.errors import UserError, first_line
 from speculative.user import with_arrays

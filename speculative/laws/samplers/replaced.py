@@ -36,6 +36,82 @@ HERE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep  # this package
 LIBRARIES = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # parts of their files' paths, and of ours
 
 
+@contextlib.contextmanager
+def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
+    """Put the stand-ins in their places, in np.random, random and math and in what the function reaches."""
+    modules = [np.random, random, math, jax_random()]
+    imports = Imports(modules)
+    with contextlib.ExitStack() as stack:
+        for holder in chain(map(vars, modules), reached_from(function)):
+            for setter, name, thing in places_in(holder):
+                if (new := stand_ins.of(thing)) is None:
+                    continue
+                if isinstance(holder, dict) and name not in holder:  # float
+                    stack.callback(delitem, holder, name)
+                else:
+                    stack.callback(setter, holder, name, thing)
+                setter(holder, name, new)
+        stack.callback(sys.meta_path.remove, imports)
+        sys.meta_path.insert(0, imports)
+        yield
+
+
+def places_in(holder) -> Iterator[tuple[Callable, Any, Any]]:
+    """The places in a holder: how they are set, their names, and what is there."""
+    if isinstance(holder, dict):
+        if "__builtins__" in holder:  # of a module, where float is a name like the others
+            yield setitem, "float", holder.get("float", float)
+        for key, thing in [*holder.items()]:
+            yield setitem, key, thing
+    elif isinstance(holder, list):
+        for i, thing in enumerate(holder):
+            yield setitem, i, thing
+    elif isinstance(holder, CellType):
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            yield setattr, "cell_contents", holder.cell_contents
+    elif isinstance(holder, FunctionType):
+        yield setattr, "__defaults__", holder.__defaults__
+    elif isinstance(holder, type):
+        for name, thing in [*vars(holder).items()]:
+            yield setattr, name, thing
+
+
+def reached_from(function: Callable) -> Iterator[Any]:
+    """All that can be reached from a function without passing through a library."""
+    seen = {id(vars(builtins))}  # each function refers to it
+    left: list = [function]
+    while left:
+        thing = left.pop()
+        if id(thing) in seen or not gc.is_tracked(thing) or is_of_library(thing):
+            continue
+        seen.add(id(thing))
+        yield thing
+        left += gc.get_referents(thing)
+        if not isinstance(thing, type) and hasattr(thing, "__dict__"):
+            left.append(vars(thing))
+
+
+def is_of_library(thing: Any) -> bool:
+    """Whether a module, class or function is of a library or of this package; or a tensor, which holds nothing."""
+    if type(thing).__module__ in ("torch", "numpy"):
+        return True
+    if isinstance(thing, type):
+        thing = sys.modules.get(thing.__module__)
+    if isinstance(thing, ModuleType):
+        return is_library(vars(thing))
+    return isinstance(thing, FunctionType) and is_library(thing.__globals__)
+
+
+def is_library(names: dict) -> bool:
+    """Whether a module with these names is one of a library."""
+    file = str(names.get("__file__", ""))
+    is_builtin = not file and getattr(names.get("__spec__"), "origin", None) in ("built-in", "frozen")
+    return is_builtin or any(part in file for part in LIBRARIES)
+
+
+# ---- Libraries that are imported meanwhile ---------------------------------------------------------------------------
+
+
 class Imports:
     """A finder of modules, which is asked before all others. A library that is imported meanwhile gets and keeps what
     the modules held, not the stand-ins: it draws its names and keys with them."""
@@ -72,76 +148,3 @@ class Imports:
         finally:
             for (names, _), stand_ins in zip(self.held, before, strict=True):
                 names.update(stand_ins)
-
-
-@contextlib.contextmanager
-def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
-    """Put the stand-ins in their places, in np.random, random and math and in what the function reaches."""
-    modules = [np.random, random, math, jax_random()]
-    imports = Imports(modules)
-    with contextlib.ExitStack() as stack:
-        for holder in chain(map(vars, modules), somebodys(function)):
-            for setter, name, thing in places_in(holder):
-                if (new := stand_ins.of(thing)) is None:
-                    continue
-                if isinstance(holder, dict) and name not in holder:  # float
-                    stack.callback(delitem, holder, name)
-                else:
-                    stack.callback(setter, holder, name, thing)
-                setter(holder, name, new)
-        stack.callback(sys.meta_path.remove, imports)
-        sys.meta_path.insert(0, imports)
-        yield
-
-
-def places_in(holder) -> Iterator[tuple[Callable, Any, Any]]:
-    """The places in a holder: how they are set, their names, and what is there."""
-    if isinstance(holder, dict):
-        if "__builtins__" in holder:  # of a module, where float is a name like the others
-            yield setitem, "float", holder.get("float", float)
-        for key, thing in [*holder.items()]:
-            yield setitem, key, thing
-    elif isinstance(holder, list):
-        for i, thing in enumerate(holder):
-            yield setitem, i, thing
-    elif isinstance(holder, CellType):
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
-            yield setattr, "cell_contents", holder.cell_contents
-    elif isinstance(holder, FunctionType):
-        yield setattr, "__defaults__", holder.__defaults__
-    elif isinstance(holder, type):
-        for name, thing in [*vars(holder).items()]:
-            yield setattr, name, thing
-
-
-def somebodys(function: Callable) -> Iterator[Any]:
-    """All that can be reached from a function without passing through a library."""
-    seen = {id(vars(builtins))}  # each function refers to it
-    left: list = [function]
-    while left:
-        thing = left.pop()
-        if id(thing) in seen or not gc.is_tracked(thing) or is_of_library(thing):
-            continue
-        seen.add(id(thing))
-        yield thing
-        left += gc.get_referents(thing)
-        if not isinstance(thing, type) and hasattr(thing, "__dict__"):
-            left.append(vars(thing))
-
-
-def is_of_library(thing: Any) -> bool:
-    """Whether a module, class or function is of a library or of this package; or a tensor, which holds nothing."""
-    if type(thing).__module__ in ("torch", "numpy"):
-        return True
-    if isinstance(thing, type):
-        thing = sys.modules.get(thing.__module__)
-    if isinstance(thing, ModuleType):
-        return is_library(vars(thing))
-    return isinstance(thing, FunctionType) and is_library(thing.__globals__)
-
-
-def is_library(names: dict) -> bool:
-    """Whether a module with these names is one of a library."""
-    file = str(names.get("__file__", ""))
-    is_builtin = not file and getattr(names.get("__spec__"), "origin", None) in ("built-in", "frozen")
-    return is_builtin or any(part in file for part in LIBRARIES)

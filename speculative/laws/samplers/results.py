@@ -13,8 +13,8 @@ from speculative.user import NOT_IDS, whole_numbers
 
 
 def ids_of(result, n_vocab: int) -> list[int]:
-    """The ids of what a function returned: one, a list, a generator, an array or a tensor, with -1 after the end; or a
-    list of lists, or a tuple, dict or dataclass that begins with them. Raises UserError."""
+    """The ids of what a function returned: a number, a list, a generator, an array or a tensor, with -1 after the end;
+    or a list of lists, or a tuple, dict or dataclass that begins with them. Raises UserError."""
     result = unpacked(result)
     with contextlib.suppress(*NOT_IDS):
         ids = whole_numbers(np.ravel(result))

@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from speculative.laws.traced import OF_TYPES, TracedRandom, unfollowed
+from speculative.laws.generators import OF_TYPES, UnknownGenerator, unfollowed
 from speculative.laws.unknown import MATH, Float
 
 SYSTEM = random.SystemRandom  # which has no state
@@ -45,7 +45,7 @@ class UnknownStandIns(StandIns):
     """Unknown numbers."""
 
     def __init__(self) -> None:
-        super().__init__(OF_TYPES | MATH | {np.random.default_rng: TracedRandom, float: Float})
+        super().__init__(OF_TYPES | MATH | {np.random.default_rng: UnknownGenerator, float: Float})
         for name, thing in vars(jax_random()).items():
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from speculative.laws.generators import NoDistribution
 from speculative.laws.paths import TooManyPaths, law_of
 from speculative.laws.samplers.cases import Case
 from speculative.laws.samplers.replaced import LIBRARIES, replaced
 from speculative.laws.samplers.stand_ins import SaltedStandIns, StandIns, UnknownStandIns
-from speculative.laws.traced import NoDistribution
 from speculative.laws.uniform import NotFollowed
 from speculative.laws.walks import WALK
 from speculative.support.errors import UserError, first_line

@@ -63,21 +63,21 @@ class Begun(NamedTuple):
     children: Iterator[int]  # the numbers of the generators that it will spawn
 
 
-class TracedRandom:
+class UnknownGenerator:
     """A generator, with the methods of NumPy's and Python's. Those that take a size give Numbers."""
 
     family = "PCG64"
 
     def __init__(self, seed=None, *_, **__):
         """seed: a number, or a generator or a SeedSequence with one."""
-        if not isinstance(seed, TracedRandom):
+        if not isinstance(seed, UnknownGenerator):
             self.stream = Stream(self.family, seed)
         elif seed.stream.family == "SeedSequence":
             self.stream = Stream(self.family, seed.stream.first_seed)
         else:
             self.stream = seed.stream
 
-    def seed(self, seed=None, *_) -> "TracedRandom":
+    def seed(self, seed=None, *_) -> "UnknownGenerator":
         self.stream.begin(seed)
         return self
 
@@ -147,17 +147,17 @@ class TracedRandom:
         return counts
 
 
-class OfRandomState(TracedRandom):
+class UnknownRandomState(UnknownGenerator):
     """NumPy's older generators."""
 
     family = "RandomState"
-    randint = TracedRandom.integers
-    sample = ranf = TracedRandom.random
+    randint = UnknownGenerator.integers
+    sample = ranf = UnknownGenerator.random
 
 
-class OfPython(TracedRandom):
+class UnknownPythonRandom(UnknownGenerator):
     family = "Random"
-    randrange = TracedRandom.integers
+    randrange = UnknownGenerator.integers
 
     def randint(self, low, high):
         return self.integers(low, high, endpoint=True)
@@ -170,10 +170,11 @@ class OfPython(TracedRandom):
         return [population[i] for i in draw_indices(self, weights, k)]
 
 
-OF_TYPES: dict[type, type] = {Generator: TracedRandom, RandomState: OfRandomState}
-OF_TYPES |= {random.Random: OfPython, random.SystemRandom: OfPython}
+# What stands in for the objects of each class.
+OF_TYPES: dict[type, type] = {Generator: UnknownGenerator, RandomState: UnknownRandomState}
+OF_TYPES |= {random.Random: UnknownPythonRandom, random.SystemRandom: UnknownPythonRandom}
 for of_numpy in (PCG64, PCG64DXSM, MT19937, Philox, SFC64, SeedSequence):
-    OF_TYPES[of_numpy] = type(of_numpy.__name__, (TracedRandom,), {"family": of_numpy.__name__})
+    OF_TYPES[of_numpy] = type(of_numpy.__name__, (UnknownGenerator,), {"family": of_numpy.__name__})
 
 
 def unfollowed(name: str) -> Callable:
@@ -183,7 +184,7 @@ def unfollowed(name: str) -> Callable:
     return refuse
 
 
-def draw_indices(rng: TracedRandom, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
+def draw_indices(rng: UnknownGenerator, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
     """Draw n indices with chances in proportion to the weights. Raises NoDistribution if they are none."""
     weights = np.array(weights, float)  # [n_weights]
     indices = []
