@@ -14,6 +14,7 @@ from speculative.engines.network import Network
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.measure.greedy import greedy_difference
 from speculative.measure.record import Difference
+from speculative.session import Session
 from speculative.verify import checks
 from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 
@@ -108,6 +109,7 @@ def test_rounding_explains_nothing_if_rows_are_equal_to_the_bit(monkeypatch, exa
     network.with_probs = lambda to_probs: lambda x: np.array([[0, 1, 1.0001]])
     options = SimpleNamespace(dtype="float32")
     session = SimpleNamespace(engine=NumpyEngine(), models={"target": network}, options=options)
+    session.exact = Session.exact.fget(session)
     difference = greedy_difference(session, [[5]], [[[2]], [[1]]])
     assert difference.is_defect == is_defect
     assert ("a defect" if is_defect else "rounding can change their order") in difference.text

@@ -77,13 +77,11 @@ def check(config: dict, path: str) -> None:
     for name, honoured in HONOURED.items():
         value = config.get(name, honoured[0])
         if type(value) is not type(honoured[0]) or value not in honoured:
-            given = json.dumps(value)[:50]
             supported = f"from 1 to {honoured[-1]}" if isinstance(honoured, range) else f"in {honoured}"
-            raise UserError(f"{path}: {name} is {given}, and is supported only {supported}")
+            raise UserError(f"{path}: {name} is {json.dumps(value):.50}, and is supported only {supported}")
     epsilon = config.get("layer_norm_epsilon", EPSILON)
     if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:
-        given = str(epsilon)[:50]
-        raise UserError(f"{path}: layer_norm_epsilon is {given}, and is supported only from 1e-12 to 1.0")
+        raise UserError(f"{path}: layer_norm_epsilon is {epsilon!s:.50}, and is supported only from 1e-12 to 1.0")
     n_embd = config["n_embd"]
     n_head = config["n_head"]
     if n_embd % n_head:

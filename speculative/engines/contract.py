@@ -51,7 +51,7 @@ class Engine:
         return "float32"
 
     def tolerance(self, dtype: str) -> float:
-        """Return the distance of two logits up to which rounding may change their order."""
+        """Return the distance of two logits up to which rounding may change their order, if rows are not exact."""
         return FORMATS["float32"].tolerance  # in which all but JAX compute, whatever the format
 
     def check(self, plan: Plan) -> None:
@@ -86,11 +86,6 @@ class Engine:
         began = time.perf_counter()
         network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
         return time.perf_counter() - began
-
-    def largest_rounding(self, network: Any, dtype: str) -> float:
-        """Return the distance of two logits of this network up to which greedy texts of both decoders may differ."""
-        is_exact = self.exact and isinstance(network, CachedNetwork)  # not a user's function
-        return 0.0 if is_exact else self.tolerance(dtype)
 
     def prepare(self, plan: Plan, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""

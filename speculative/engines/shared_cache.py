@@ -106,9 +106,8 @@ class DecodeMemory:
 
 def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same
     n = min(len(a), len(b))
-    differ = np.asarray(a[:n]) != np.asarray(b[:n])  # [n]
-    first = int(differ.argmax()) if n else 0
-    return first if n and differ[first] else n
+    differ = np.append(np.not_equal(a[:n], b[:n]), True)  # [n + 1], at the end of the shorter one they differ
+    return int(differ.argmax())
 
 
 def parents_or_chain(parents, tokens):  # [n] or None, [n] -> [n]

@@ -16,9 +16,8 @@ def greedy_difference(session: Any, inputs: Sequence, texts: Sequence) -> Differ
     Rounding explains a difference if the two best logits are close there. texts: the new tokens of each prompt, of both
     decoders.
     """
-    target = session.models["target"]
-    most = session.engine.largest_rounding(target, session.options.dtype)
-    logits_after = target.with_probs(lambda logits: logits)
+    most = 0.0 if session.exact else session.engine.tolerance(session.options.dtype)
+    logits_after = session.models["target"].with_probs(lambda logits: logits)
     sentences = []
     is_defect = False
     for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):

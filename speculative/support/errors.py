@@ -62,7 +62,9 @@ def explanation(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
-        return f"{error}: {install_library(str(error.name).partition('.')[0])}"
+        library = str(error.name).partition(".")[0]
+        how = install(EXTRAS[library]) if library in EXTRAS else f"pip install {library}"
+        return f"{error}: {how}"
     if isinstance(error, MemoryError):
         return f"there is too little memory ({first_line(error)}): take smaller models, or raise the limit"
     if NO_THREAD in str(error):
@@ -70,11 +72,6 @@ def explanation(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{error.filename or 'cannot write the output'}: {error.strerror or error}"
     return ""
-
-
-def install_library(library: str) -> str:
-    """Return the command that installs a library, with all others of its extra."""
-    return install(EXTRAS[library]) if library in EXTRAS else f"pip install {library}"
 
 
 # ---- The end of a command --------------------------------------------------------------------------------------------
@@ -103,10 +100,5 @@ def guarded(action: Callable[..., object], *arguments: object, interrupted: str 
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes to standard output once more when it ends
         if isinstance(error, BrokenPipeError):  # nobody reads on
             sys.exit(128 + 13)  # as a shell says of a program that SIGPIPE ended
-        fail(message)
-
-
-def fail(message: str) -> None:
-    """End the process with one line on standard error and status 2."""
-    print(f"error: {one_line(message)}", file=sys.stderr)
-    sys.exit(2)
+        print(f"error: {one_line(message)}", file=sys.stderr)
+        sys.exit(2)
