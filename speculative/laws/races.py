@@ -57,7 +57,7 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
     first = next(iter(numbers.values()))
     arrived: list[int] = []
     while rates and len(arrived) < k:
-        taken = take_likely(first.u.branch, [*rates.values()])
+        taken = take_likely(first.u.take_branch, [*rates.values()])
         arrived.append([*rates][taken])
         del rates[arrived[-1]]
     return arrived
@@ -75,7 +75,7 @@ def is_first(number: Number, other: Number, is_larger: bool) -> bool:
         sides.append(u.beaten or [formula])
     fastest = fastest_of(sides[0] + sides[1])
     rates = [sum(rate(fastest, formula) for formula in side) for side in sides]
-    taken = take_likely(number.u.branch, rates)
+    taken = take_likely(number.u.take_branch, rates)
     for duellist in (number, other):
         duellist.u.is_spent = True
         duellist.u.beaten = []

@@ -28,9 +28,9 @@ class NotFollowed(UserError):
 class Uniform:
     """A random number u from 0 to 1, as far as comparisons have told it."""
 
-    def __init__(self, branch: Callable):
-        """branch: [n] chances -> the number of the branch that is taken."""
-        self.branch = branch
+    def __init__(self, take_branch: Callable):
+        """take_branch: [n] chances -> the number of the branch that is taken."""
+        self.take_branch = take_branch
         self.low, self.high = 0.0, 1.0
         self.is_spent = False  # in a race: its law is not uniform any more
         self.beaten: list[Formula] = []  # of those that it came before in duels, and its own
@@ -40,7 +40,7 @@ class Uniform:
         if self.is_spent:
             raise NotFollowed("a random number that was compared with another one is compared again")
         inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
-        taken = take_likely(self.branch, [b - a for a, b in pairwise(inner)])
+        taken = take_likely(self.take_branch, [b - a for a, b in pairwise(inner)])
         self.low, self.high = inner[taken : taken + 2]
         return taken
 
@@ -50,7 +50,7 @@ class Uniform:
         return not self.is_spent and (self.low, self.high) == (0, 1)
 
 
-def take_likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
+def take_likely(take_branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
     """Fork, without the branches that rounding explains. Raises NotFollowed if there is none left."""
     least = LEAST * sum(chances)
     possible = [i for i, chance in enumerate(chances) if chance > least]
@@ -58,7 +58,7 @@ def take_likely(branch: Callable, chances: list[float]) -> int:  # [n] -> the br
         raise NotFollowed("a choice among random numbers that all have probability 0 cannot be followed")
     if len(possible) == 1:
         return possible[0]
-    return possible[branch([chances[i] for i in possible])]
+    return possible[take_branch([chances[i] for i in possible])]
 
 
 # ---- A number as a function of u -------------------------------------------------------------------------------------

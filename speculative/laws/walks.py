@@ -41,7 +41,7 @@ class Walk:
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
         self.n_calls = 0
-        self.numbers: dict = defaultdict(lambda: Uniform(self.branch))  # {(seed, n): the nth number}
+        self.numbers: dict = defaultdict(lambda: Uniform(self.take_branch))  # {(seed, n): the nth number}
         self.of_path: dict = {}  # {a generator or the like: what it keeps, which is forgotten when the path ends}
         self.restart_clocks()
 
@@ -66,7 +66,7 @@ class Walk:
             self.count()
             yield self.numbers[seed, n]
 
-    def branch(self, chances: list[float]) -> int:  # [n] -> the branch that this path takes
+    def take_branch(self, chances: list[float]) -> int:  # [n] -> the branch that this path takes
         if self.depth == len(self.branches):
             self.left += [[*self.branches, i] for i in reversed(range(1, len(chances)))]
             self.branches.append(0)

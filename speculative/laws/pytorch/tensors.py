@@ -74,7 +74,7 @@ class UnknownTensors(TorchDispatchMode):
             return np.zeros(tuple(tensor.shape), int)
         nans = NANS[tensor.dtype]
         bits = tensor.detach().contiguous().view(nans.of_bits)
-        codes = bits.long().numpy() - nans.first
+        codes = bits.long().numpy() - nans.first  # no code if it is a number, or another NaN
         is_code = (codes > 0) & (codes <= len(self.numbers[tensor.dtype]))
         return np.where(is_code, codes, 0)
 
@@ -91,7 +91,7 @@ class UnknownTensors(TorchDispatchMode):
         """Write numbers, known and unknown ones, into a tensor: {index: number}."""
         new = tensor.detach().clone(memory_format=torch.contiguous_format)
         nans = NANS.get(tensor.dtype, Nans(tensor.dtype, 0, 0))
-        bits = new.view(nans.of_bits)
+        bits = new.view(nans.of_bits)  # the same memory
         numbers = self.numbers[tensor.dtype]
         for index, number in changed.items():
             if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
