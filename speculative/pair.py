@@ -54,22 +54,23 @@ class Pair(Session[ModelOptions]):
     def __dir__(self) -> list[str]:
         return FOR_USERS
 
+    @errors_without_dashes()
     def decode(
         self, name: str, prompts: Sequence[str], N: int, sample: int = 0, loops: Loops | None = None
     ) -> Iterator[TextStep]:
-        with errors_without_dashes():
-            return super().decode(name, prompts, N, sample, loops)
+        return super().decode(name, prompts, N, sample, loops)
 
+    @errors_without_dashes()
     def batch(
         self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
     ) -> Iterator[TextStep]:
-        with errors_without_dashes():
-            return super().batch(prompts, n_tokens_to_generate, name)
+        return super().batch(prompts, n_tokens_to_generate, name)
 
+    @errors_without_dashes()
     def changed(self, **options: Any) -> "Pair":
-        with errors_without_dashes():
-            return super().changed(**options)
+        return super().changed(**options)
 
+    @errors_without_dashes()
     def compare(
         self,
         prompt: str,
@@ -78,8 +79,7 @@ class Pair(Session[ModelOptions]):
         watch: Callable | None = None,
     ) -> Run:
         """Decode with both decoders: see measure.run.compare."""
-        with errors_without_dashes():
-            return compare(self, prompt, n_tokens_to_generate, repeats, watch)
+        return compare(self, prompt, n_tokens_to_generate, repeats, watch)
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:

@@ -18,11 +18,8 @@ def main(words: Sequence[str]) -> None:
     if not 1 <= len(words) <= 2:
         raise UserError(f"page takes the file of a run, and the file of its page: {USAGE}")
     path = words[0]
-    output = f"{os.path.splitext(path)[0]}.html"
-    if path == "-":
-        output = "-"
-    if len(words) == 2:
-        output = words[1]
+    beside = "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
+    output = [*words, beside][1]
     check_outputs([output], [path])
     record = read_run(path)
     with naming_run(path):

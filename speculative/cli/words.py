@@ -66,27 +66,15 @@ def read_flag(rest: deque[str]) -> Flag:
     word = rest.popleft()
     if word[0] in DASHES:
         raise UserError(f"{word:.80} begins with a dash that an editor made longer: type -- or - yourself")
-    name, value = long_flag(word) if word.startswith("--") else short_flag(word)
-    return Flag(name, following(name, rest) if value is None else value)
-
-
-def long_flag(word: str) -> Flag:
-    """Read --K=4 or --K. Raises UserError."""
     typed, equals, value = word.partition("=")
-    name = typed.removeprefix("--").replace("-", "_")
-    if name not in FIELDS:
+    name = typed.lstrip("-").replace("-", "_")
+    if word[1] in SHORT and name not in LONG:  # -temperature is not -t emperature
+        name = SHORT[word[1]]
+        equals = word[2:]
+        value = equals.removeprefix("=")
+    elif not word.startswith("--") or name not in FIELDS:
         raise unknown_option(typed, FIELDS)
-    return Flag(name, value if equals else None)
-
-
-def short_flag(word: str) -> Flag:
-    """Read -K=4, -K4 or -K. Raises UserError."""
-    letter, value = word[1], word[2:]
-    typed = word.partition("=")[0]
-    as_name = typed[1:].replace("-", "_")
-    if letter not in SHORT or as_name in LONG:  # -temperature is not -t emperature
-        raise unknown_option(typed, FIELDS)
-    return Flag(SHORT[letter], value.removeprefix("=") if value else None)
+    return Flag(name, value if equals else following(name, rest))
 
 
 def following(name: str, rest: deque[str]) -> str:

@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from speculative.cli.choices import CHOICES
+from speculative.cli.help import value_in_words
 from speculative.drafters import DRAFTERS
 from speculative.loops import DECODERS
 from speculative.measure.advice import advice
@@ -34,7 +35,7 @@ from speculative.options import FIELDS
 from speculative.session import Session
 from speculative.steps import TextStep
 from speculative.support.errors import UserError
-from speculative.values import STOP, as_typed, without_escapes
+from speculative.values import STOP, without_escapes
 
 WEB = Path(__file__).parent / "web"
 LABELS = {  # of the options that the form has; none of them names a file
@@ -155,8 +156,7 @@ def field(name: str, value: str) -> dict:
 
 def typed(options: dict) -> Form:
     """The prompt and the options of the form, as they are typed."""
-    values = {name: options[name] for name in NAMES} | {"fast": "on" if options["fast"] else "off"}
-    return {name: "" if value is None else as_typed(name, value) for name, value in values.items()}
+    return {name: "" if options[name] is None else value_in_words(name, options[name]) for name in NAMES}
 
 
 def legend() -> list[list]:

@@ -46,15 +46,10 @@ def prediction(record: RunRecord) -> str:
         return f"Nothing pays here, because {loss(f)}."
     if is_faster:
         return f"Prediction: {typed(record, setting)} would be {setting.speedup:.2f} times as fast on this text."
-    more = " Not predicted: --fast." if fast_is_open(record) else ""
-    return f"Prediction: no other K or drafter of this run would be clearly faster on this text.{more}"
-
-
-def fast_is_open(record: RunRecord) -> bool:
-    """Return True if --fast may pay and stands for a drafter that was not predicted."""
-    if record.options.fast or not record.machine.exact:
-        return False
-    return record.fast is not None and record.fast not in record.figures.predicted
+    line = "Prediction: no other K or drafter of this run would be clearly faster on this text."
+    if record.fast and record.fast not in f.predicted and record.machine.exact and not record.options.fast:
+        line += " Not predicted: --fast."
+    return line
 
 
 def Ks_of(record: RunRecord) -> list[str]:

@@ -6,7 +6,7 @@ docs/output.md explains every key.
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from itertools import islice
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -110,16 +110,13 @@ def build_dataclass(kind: Any, values: Any) -> Any:
     types = get_type_hints(kind)
     built = {}
     for f in fields(kind):
-        if f.name in values or is_required(f):
+        is_required = f.default is MISSING and f.default_factory is MISSING
+        if f.name in values or is_required:
             try:
                 built[f.name] = build(types[f.name], values[f.name])
             except Exception as error:
                 raise DamagedError(f.name, *keys_of(error)) from None
     return kind(**built)
-
-
-def is_required(f: Field) -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
 
 
 def with_tokens(sample: dict) -> dict:

@@ -230,17 +230,15 @@ def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
     return f"{line}."
 
 
-def stand_in_words(model: Model) -> str:
-    """Say what a model is in place of the official one, or what it computes if no official model has its name."""
-    if model.size in MODEL_SIZES:
-        return f"{model.size} is a stand-in for the official model: {model.stand_in}"
-    return f"{model.size} {model.stand_in.removeprefix('it ')}"
-
-
 def notes(record: RunRecord) -> list[str]:
     """Return what else a reader of the figures has to know."""
     f = record.figures
-    notes = [stand_in_words(model) for model in record.models if model.stand_in]
+    notes = []
+    for model in record.models:
+        if model.stand_in and model.size in MODEL_SIZES:
+            notes.append(f"{model.size} is a stand-in for the official model: {model.stand_in}")
+        elif model.stand_in:  # no official model has its name
+            notes.append(f"{model.size} {model.stand_in.removeprefix('it ')}")
     disturbed = f and disturbance(f)
     if disturbed and not f.doubt and not f.withheld:
         notes.append(disturbed)

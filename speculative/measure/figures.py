@@ -35,29 +35,22 @@ def figures(
 ) -> Figures:
     """Return the figures of a run. measured: what predictions need beside it. by_blocks: whether the rule tests blocks,
     of which Leviathan's formula does not speak."""
-    counts = count(speculative.iterations)
+    steps = speculative.iterations
     costs = costs_of(speculative)
-    times = times_of(autoregressive, speculative, costs)
+    f = Figures(**vars(count(steps)), **vars(times_of(autoregressive, speculative, costs)))
     if not autoregressive:
-        return joined(counts, times)
+        return f
     plain = costs_of(autoregressive)
-    account = account_of(speculative, counts, plain.by_rows.get(1), costs, by_blocks)
-    f = joined(counts, times, compare(autoregressive, plain, speculative, costs), account)
+    comparison = compare(f, autoregressive.n_tokens, plain.prefill)
+    account = account_of(f, steps, plain.by_rows.get(1), costs.by_rows, by_blocks)
+    f = replace(f, **vars(comparison), **vars(account))
     f = replace(f, doubt=reason_to_doubt(f, spread_of(autoregressive.iterations)))
     if not measured or not f.t_target or f.alpha is None:
         return f
     withheld = disturbance(f) or f.doubt  # predictions need the times of a machine at rest
     if withheld:
         return replace(f, withheld=withheld)
-    return replace(f, **vars(predict(f, speculative.iterations, costs.by_rows, measured)))
-
-
-def joined(*parts: object) -> Figures:
-    """Return the figures of these parts."""
-    values: dict = {}
-    for part in parts:
-        values |= vars(part)
-    return Figures(**values)
+    return replace(f, **vars(predict(f, steps, costs.by_rows, measured)))
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -183,35 +176,37 @@ def times_of(autoregressive: DecoderRecord | None, speculative: DecoderRecord, c
 # ---- Both decoders ---------------------------------------------------------------------------------------------------
 
 
-def compare(autoregressive: DecoderRecord, plain: Costs, speculative: DecoderRecord, costs: Costs) -> Comparison:
-    """Return the speedup, without its doubt. plain: the costs of the autoregressive decoder."""
-    ratio = speculative.n_tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
-    speedup = ratio * autoregressive.seconds / speculative.seconds
-    without = ratio * (autoregressive.seconds - plain.prefill) / (speculative.seconds - costs.prefill)
+def compare(f: Figures, n_tokens: int, prefill: float) -> Comparison:
+    """Return the speedup, without its doubt. n_tokens, prefill: of the autoregressive decoder, the seconds of reading
+    its prompt."""
+    seconds = f.seconds
+    ratio = f.tokens / n_tokens  # a stop text may cut the two texts at different places
+    speedup = ratio * seconds.autoregressive / seconds.speculative
+    without = ratio * (seconds.autoregressive - prefill) / (seconds.speculative - seconds.prefill)
     return Comparison(speedup, without)
 
 
 def account_of(
-    speculative: DecoderRecord, counts: Counts, t_target: float | None, costs: Costs, by_blocks: bool
+    f: Figures, steps: Sequence[TextStep], t_target: float | None, by_rows: ByRows, by_blocks: bool
 ) -> Account:
     """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
-    if not t_target or not costs.by_rows or costs.draft is None:
+    if not t_target or not by_rows or f.t_draft is None:
         return Account()
-    windows = [step.drafted for step in speculative.iterations]
-    K = counts.mean_K
-    c = costs.draft / t_target
-    window = line_through(costs.by_rows)
+    windows = [step.drafted for step in steps]
+    K = f.mean_K
+    c = f.t_draft / t_target
+    window = line_through(by_rows)
     beta = mean(window(m + 1) for m in windows) / t_target
     leviathan = None
-    if counts.alpha is not None and not counts.tree and not by_blocks:
-        tokens = mean(leviathan_tokens(counts.alpha, m) for m in windows)
+    if f.alpha is not None and not f.tree and not by_blocks:
+        tokens = mean(leviathan_tokens(f.alpha, m) for m in windows)
         leviathan = tokens / (K * c + beta)
     return Account(
         t_target=t_target,
         c=c,
-        beta={str(n): seconds / t_target for n, seconds in costs.by_rows.items()},
+        beta={str(n): seconds / t_target for n, seconds in by_rows.items()},
         mean_beta=beta,
-        blog_speedup=blog_speedup(counts.r, K, c),
-        account_blog=blog_speedup(counts.r, K, c, beta),
+        blog_speedup=blog_speedup(f.r, K, c),
+        account_blog=blog_speedup(f.r, K, c, beta),
         account_leviathan=leviathan,
     )

@@ -45,9 +45,7 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
     plan = session.plan
     if not session.engine.predicts or plan.batch > 1 or plan.tree:
         return None
-    least, most = TIMING_SECONDS
-    seconds = min(most, max(least, TIMING_SHARE * speculative.seconds))
-    until = time.perf_counter() + seconds
+    until = time.perf_counter() + np.clip(TIMING_SHARE * speculative.seconds, *TIMING_SECONDS)
     steps = speculative.iterations
     by_model = [step for step in steps if is_by_model(step) and not step.draft_prefill]
     drafters = candidates(plan.levels, bool(by_model))
@@ -60,10 +58,10 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
         told = chances_by_place(model, x, sample.iterations, until) if model else ()
         texts.append(KnownText(x, sample.tokens, *told))
     by_text_seconds = time_by_text(texts[0])
-    rest = until - time.perf_counter()
+    rest = max(TIMING_SECONDS[0], until - time.perf_counter())
     in_run = {step.drafted + 1 for step in steps if not step.prefill}
     text = [*inputs[0], *speculative.tokens[0]]
-    timed = time_windows(session, text, in_run, max(least, rest))
+    timed = time_windows(session, text, in_run, rest)
     return Measured(drafters, texts, timed, by_text_seconds, seconds_of_a_draft(by_model))
 
 

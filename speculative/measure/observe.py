@@ -61,8 +61,9 @@ def make_record(
     decoders = {record.name: record for record in records}
     plan = session.plan
     inputs = [session.encode(prompt) for prompt in prompts]
+    o = Options(**(vars(session.options) | options))  # those that load_pair does not take have their defaults
     return RunRecord(
-        options=options_of(session, options),
+        options=replace(o, source=without_secrets(o.source)),
         machine=machine(session),
         models=models_of(session, "speculative" in decoders),
         roles=plan.roles[1:],
@@ -81,12 +82,6 @@ def make_record(
 
 
 # ---- What ran --------------------------------------------------------------------------------------------------------
-
-
-def options_of(session: Session, changed: dict) -> Options:
-    """Return the options of a run. Those that load_pair does not take have their defaults."""
-    o = Options(**(vars(session.options) | changed))
-    return replace(o, source=without_secrets(o.source))
 
 
 def machine(session: Session) -> Machine:

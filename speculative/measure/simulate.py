@@ -126,10 +126,15 @@ class Simulation:
         margins = asked + self.margins_where_right[place : place + k] + k * [0.0]
         return margins[:k]
 
-    def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
-        """Decode the text with the first of these drafters that proposes anything -> seconds, calls of the target."""
+    def decode(self, specs: Sequence[DrafterSpec], K: Any) -> tuple[float, int]:
+        """Decode the text with the first of these drafters that proposes anything, and a K, which may be "auto" ->
+        seconds, calls of the target."""
         text = self.text
-        lookahead = self.lookahead(specs, K)
+        lookahead: Any = FixedK(K)
+        if K == "auto":
+            lookahead = AutoK([spec.scale for spec in specs], self.clock)
+            seconds = [partial(self.prices.of, spec) for spec in specs]
+            lookahead.measure(self.prices.window, seconds, max(WINDOW_ROWS))
         drafts = [partial(self.by_text, spec) if spec.by_text else self.by_model for spec in specs]
         draft = lookahead.drafter_of(drafts, self)
         x = text.tokens[: text.n]  # [n]
@@ -138,12 +143,3 @@ class Simulation:
         for _ in speculative_sampling(x, draft, self, text.N, lookahead.K_max, rng):
             n_calls += 1
         return self.clock.now, n_calls
-
-    def lookahead(self, specs: Sequence[DrafterSpec], K: Any) -> Any:
-        """The lookahead of a K, which may be "auto"."""
-        if K != "auto":
-            return FixedK(K)
-        lookahead = AutoK([spec.scale for spec in specs], self.clock)
-        seconds = [partial(self.prices.of, spec) for spec in specs]
-        lookahead.measure(self.prices.window, seconds, max(WINDOW_ROWS))
-        return lookahead

@@ -43,8 +43,7 @@ def figure_rows(record: RunRecord) -> list[Row]:
     f = record.figures
     rows = [*count_rows(f, record.rule.formula)]
     if f.t_target:
-        rows += cost_rows(f)
-        rows += formula_rows(f)
+        rows += account_rows(f)
     for level in f.levels:
         value = f"r {level.r:.2f}, {level.tokens_per_iteration:.1f} tokens a call"
         drafts = f"{level.accepted} of {level.drafted} drafts accepted"
@@ -67,18 +66,13 @@ def count_rows(counts: Counts, chance: str) -> Iterator[Row]:
         yield Row("α, the paper's rule", f"{counts.alpha_token:.3f}", f"mean of {formula}, of the same drafts")
 
 
-def cost_rows(f: Figures) -> Iterator[Row]:
-    """Yield the rows of the costs, relative to a row of the target."""
+def account_rows(f: Figures) -> Iterator[Row]:
+    """Yield the rows of the costs, relative to a row of the target, and of the formulas beside the measured speedup."""
     costs = f"{duration(f.t_draft)} / {duration(f.t_target)}"
     windows = [f"{n_rows} rows: {beta:.2f}" for n_rows, beta in f.beta.items() if n_rows != "1"]
     yield Row("c", f"{f.c:.3f}", f"t_draft / t_target = {costs}")
     yield Row("β", f"{f.mean_beta:.2f}", f"t_target of a window / of one row; {'  '.join(windows)}")
-
-
-def formula_rows(f: Figures) -> Iterator[Row]:
-    """Yield the rows of the formulas beside the measured speedup."""
-    measured = times(f.speedup_without_prefill)
-    yield Row("measured", measured, "without the prefill, to compare with the formulas")
+    yield Row("measured", times(f.speedup_without_prefill), "without the prefill, to compare with the formulas")
     yield Row("the blog's formula", times(f.blog_speedup), "r(K + 1) / (Kc + 1)")
     yield Row("the formula with β", times(f.account_blog), "r(K + 1) / (Kc + β)")
     if f.account_leviathan is not None:
