@@ -76,16 +76,15 @@ class WindowCosts:
         self.seconds_before: Callable | None = None  # rows -> seconds: the line through the times before the decode
         self.slowdown = Recent(1.0)  # seconds of a call now, over seconds_before
 
-    def measure(self, seconds: Callable, sizes: Sequence[int]) -> None:
-        """Time windows of these sizes, in rows, in turns. seconds(rows): of a call now."""
+    def measure(self, time_window: Callable, sizes: Sequence[int]) -> None:
+        """Time windows of these sizes, in rows, in turns. time_window(rows): the seconds of a call now."""
         rounds = []
         for _ in range(N_TIMED):
-            rounds.append([seconds(rows) for rows in sizes])
+            rounds.append([time_window(rows) for rows in sizes])
         usual = map(median, zip(*rounds, strict=True))
         costs = dict(zip(sizes, usual, strict=True))
-        self.seconds_before = line_through(
-            costs
-        )  # set at the end, so that an interrupted measurement counts for nothing
+        # At the end, so that an interrupted measurement counts for nothing.
+        self.seconds_before = line_through(costs)
 
     def __call__(self, rows: int) -> float:
         return self.slowdown.usual * self.seconds_before(rows)

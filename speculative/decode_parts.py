@@ -37,10 +37,10 @@ class DecodeParts:
 
     # ---- The drafter -------------------------------------------------------------------------------------------------
 
-    def context(self, rng: np.random.Generator, loaded: Loaded, target: Any = None) -> Context:
-        """The decode that its drafters are made for. rng: the decoder's generator. target: the decode's model of the
-        target, as heads read its last hidden row. The models are joined, so that copies may read what the target has
-        written to its cache."""
+    def new_context(self, rng: np.random.Generator, loaded: Loaded, target: Any = None) -> Context:
+        """Make the models of a decode, joined, so that copies may read what the target has written to its cache. rng:
+        the decoder's generator. target: the model of the target, if it is made elsewhere: heads read its last hidden
+        row."""
         models = {role: self.model(role, loaded) for role in self.plan.roles}
         if target is not None:
             models["target"] = target
@@ -58,7 +58,7 @@ class DecodeParts:
         return [spec.chain(context) for spec in self.plan.levels[level]]
 
     def staged_draft(self, level: int, context: Context) -> Callable:
-        """draft(x, k) of a level for whose model the next level drafts."""
+        """draft(x, k) of a level for whose model the next level drafts, such as int8 there."""
         [spec] = self.plan.levels[level]
         model = context.models[spec.role]
         inner_drafts = self.drafts_of_level(level + 1, context)

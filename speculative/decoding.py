@@ -36,22 +36,25 @@ def decoded(
     session's, for another number of texts at a time.
     """
     loops = loops or session.loops
-    n_together = len(inputs) if loops.batch > 1 else 1  # of all, the loops decode --batch at a time
-    for first_text in range(0, len(inputs), n_together):
-        group = inputs[first_text : first_text + n_together]
+    group_size = len(inputs) if loops.batch > 1 else 1  # all texts of a batch: the loops seat --batch at a time
+    for first_text in range(0, len(inputs), group_size):
+        group = inputs[first_text : first_text + group_size]
         decode = TextDecode(session, loops, group, first_text, first_sample + first_text, with_details)
         yield from decode.steps(name, N)
 
 
 @dataclass
 class TextDecode:
-    """A decode under way, of a group of texts: a single text, or a batch."""
+    """A decode under way, of a group of texts: a single text, or a batch.
+
+    The text at a place of the group is number first_text + place of all texts, and sample first_sample + place.
+    """
 
     session: Any
     loops: Loops
     inputs: Sequence  # of the group: the tokens of each text's prompt
-    first_text: int  # index of the group's first text, of all texts
-    first_sample: int  # its sample number, which with the seed decides its random numbers
+    first_text: int
+    first_sample: int  # with the seed it decides the random numbers of the text
     with_details: bool
 
     def __post_init__(self):
@@ -71,7 +74,7 @@ class TextDecode:
         times = StepTimes(self.session.logs)
         rounds = self.loops.rounds(name, self.inputs, N, self.rngs, self.is_stopped)
         for served in times.clocked(rounds):
-            steps = [self.text_step(placed) for placed in served]
+            steps = [self.make_text_step(placed) for placed in served]
             times.write(steps[0], self.are_all_stopped())
             yield from steps
             if self.are_all_stopped():
@@ -80,10 +83,10 @@ class TextDecode:
             if rest := text.flush():
                 yield TextStep([], pieces=[rest], text_index=text_index)
 
-    def text_step(self, placed: PlacedStep) -> TextStep:
+    def make_text_step(self, placed: PlacedStep) -> TextStep:
         """Return a step with its text and without times. Its tokens are pushed to the text, and the random numbers that
         were recorded since the text's last step are taken."""
-        place, step, _ = placed
+        place, step, chances = placed
         u = self.rngs[place].take()
         pieces = push_tokens(step.tokens, self.texts[place])
         n = len(pieces)  # tokens that belong to the text
@@ -96,22 +99,22 @@ class TextDecode:
             text_index=self.first_text + place,
             source=[*step.proposal.source],
         )
-        self.add_chances(text_step, placed)
+        self.add_chances(text_step, step, chances)
         if isinstance(step.proposal, Tree):
             add_tree(text_step, step)
         else:
             self.add_chain(text_step, step, u)
         return text_step
 
-    def add_chances(self, text_step: TextStep, placed: PlacedStep) -> None:
+    def add_chances(self, text_step: TextStep, step: Step, chances: list[float] | None) -> None:
         """Add the chances of acceptance by the rule, and by the paper's rule if this one changes its test."""
         rule = self.session.plan.rule
         n = len(text_step.tokens)
-        if placed.chances is not None:
-            text_step.alpha = placed.chances[:n]
+        if chances is not None:  # of a loop on a device
+            text_step.alpha = chances[:n]
             return
-        text_step.alpha = rule.chances(placed.step)[:n]
-        text_step.alpha_token = papers_chances(placed.step, rule)[:n]
+        text_step.alpha = rule.chances(step)[:n]
+        text_step.alpha_token = papers_chances(step, rule)[:n]
 
     def add_chain(self, text_step: TextStep, step: Step, u: Sequence[float]) -> None:
         """Add what a step has whose drafts follow each other: its tokens' probabilities, its levels and its tests."""

@@ -37,27 +37,30 @@ class LevelCosts:
                 bar.update(1)
 
     def measure_level(self, level: int, lookahead: AutoK, x) -> None:  # [n]
-        context = self.parts.context(np.random.default_rng(0), self.models)
+        rng = np.random.default_rng(0)  # not the decoder's, whose numbers decide the text
+        context = self.parts.new_context(rng, self.models)
         drafts = self.parts.drafts_of_level(level, context)
         timers = []
         for spec, draft in zip(self.plan.levels[level], drafts, strict=True):
-            timers.append(partial(self.draft_seconds, level, spec, draft, x, lookahead.clock))
-        window_seconds = partial(self.call_seconds, self.plan.target_of(level), x)
+            timers.append(partial(self.time_draft, level, spec, draft, x, lookahead.clock))
+        time_window = partial(self.time_call, self.plan.target_of(level), x)
         most_rows = self.n_ctx - len(x)
-        lookahead.measure(window_seconds, timers, most_rows)
+        lookahead.measure(time_window, timers, most_rows)
 
-    def draft_seconds(self, level: int, spec: DrafterSpec, draft: Callable, x, clock: Callable) -> float:  # [n]
-        """The seconds of a token that a drafter of this level drafts."""
+    def time_draft(self, level: int, spec: DrafterSpec, draft: Callable, x, clock: Callable) -> float:  # [n]
+        """Return the seconds of a token that a drafter of this level drafts: those of a call of its model; or if an
+        inner level drafts for that by a K auto, those that were measured for it; else those of a draft now."""
         is_innermost = level == len(self.plan.levels) - 1
-        if is_innermost and spec.has_model:  # a call for each token
-            return self.call_seconds(spec.role, x, 1)
-        if not is_innermost and isinstance(inner := self.parts.lookaheads[level + 1], AutoK):
-            return inner.token_seconds  # for its model this is a token of the target, which was measured before
+        if is_innermost and spec.has_model:
+            return self.time_call(spec.role, x, 1)
+        inner = None if is_innermost else self.parts.lookaheads[level + 1]
+        if isinstance(inner, AutoK):
+            return inner.token_seconds
         draft(x, 1)  # the first draft also reads the text
         began = clock()
         draft(x, 1)
         return self.plan.batch * (clock() - began)  # in a batch its texts draft one after the other
 
-    def call_seconds(self, role: str, x, n_rows: int) -> float:  # [n]
-        """Time a call of a model for so many rows of each text after x."""
+    def time_call(self, role: str, x, n_rows: int) -> float:  # [n]
+        """Return the seconds of a call of a model for so many rows of each text after x."""
         return self.models.engine.window_seconds(self.models[role], x, n_rows * self.plan.batch)

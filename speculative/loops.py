@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from speculative.decode_parts import DecodeParts, Loaded
+from speculative.drafters.base import Context
 from speculative.engines.together import Meeting
 from speculative.level_costs import LevelCosts
 from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
@@ -14,9 +15,9 @@ from speculative.steps import PlacedStep
 from speculative.trees import TreeAdapter
 
 DECODERS = ("autoregressive", "speculative")
-# With a prompt of so many tokens the first step drafts nothing: the target reads the prompt, and its copies, which
-# share its cache, need not.
-READ_FIRST = 40  # tokens
+# tokens; after such a prompt the first step drafts nothing: the target reads the prompt, and then its copies, which
+# share its cache, need not read it as well
+LONG_PROMPT = 40
 
 
 class Loops(Protocol):
@@ -52,6 +53,7 @@ class PythonLoops:
         self.costs.measure(x)
 
     def ready(self, inputs: Sequence, N: int) -> None:
+        """Measure costs if they decide K, and empty the caches, which hold the measured texts."""
         if self.plan.depends_on_times:
             self.measure(inputs[0])
         self.models.forget(self.plan.network_roles)
@@ -59,14 +61,11 @@ class PythonLoops:
     def rounds(self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable) -> Iterator:
         """One prompt, or as many together as --batch says: each text has its own loop, caches and random numbers, and a
         call of a model computes the rows of all texts that wait for it, to the bit those of each alone."""
-        if self.batch == 1:
-            return self.rounds_of_one(name, inputs, N, rngs)
-        return self.rounds_together(name, inputs, N, rngs, is_stopped)
-
-    def rounds_of_one(self, name: str, inputs: Sequence, N: int, rngs: Sequence) -> Iterator:
+        if self.batch > 1:
+            return self.rounds_together(name, inputs, N, rngs, is_stopped)
         [x], [rng] = inputs, rngs
-        for step in self.steps(name, x, N, rng, self.models):
-            yield [PlacedStep(0, step)]
+        steps = self.steps(name, x, N, rng, self.models)
+        return map(round_of_one, steps)  # the caller breaks off if the text is stopped
 
     def rounds_together(self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable) -> Iterator:
         texts = [partial(self.steps, name, x, N, rng) for x, rng in zip(inputs, rngs, strict=True)]
@@ -76,22 +75,32 @@ class PythonLoops:
 
     def steps(self, name: str, x: Sequence[int], N: int, rng: np.random.Generator, loaded: Loaded) -> Iterator[Step]:
         """The steps of the decoder `name` for one text."""
-        plan = self.plan
-        target = self.parts.model("target", loaded)
         if name == "autoregressive":
-            return autoregressive_sampling(x, target, N, rng)
-        context = self.parts.context(rng, loaded, target)
-        if plan.tree:
-            tree = TreeAdapter(self.parts.draft_tree(context), target.score_tree, plan.tree)
-            depth = len(plan.tree)
-            return speculative_sampling(x, tree.draft, tree.target_model, N, depth, rng, plan.rule.accept_tree)
+            return autoregressive_sampling(x, self.parts.model("target", loaded), N, rng)
+        context = self.parts.new_context(rng, loaded)
+        return self.tree_steps(x, N, context) if self.plan.tree else self.chain_steps(x, N, context)
+
+    def chain_steps(self, x: Sequence[int], N: int, context: Context) -> Iterator[Step]:
+        target = context.models["target"]
         lookahead = self.parts.lookaheads[0]
         draft = lookahead.drafter_of(self.parts.drafts_of_level(0, context), target)
-        if len(x) >= READ_FIRST and any(map(self.models.shares_cache, plan.network_roles)):
-            draft = after_first(draft, len(x))
-        return speculative_sampling(x, draft, target, N, lookahead.K_max, rng, plan.rule.accept)
+        if len(x) >= LONG_PROMPT and any(map(self.models.shares_cache, self.plan.network_roles)):
+            draft = after_prompt(draft, len(x))
+        return speculative_sampling(x, draft, target, N, lookahead.K_max, context.rng, self.plan.rule.accept)
+
+    def tree_steps(self, x: Sequence[int], N: int, context: Context) -> Iterator[Step]:
+        """The same loop, in which a tree of drafts takes the place of a chain."""
+        score_tree = context.models["target"].score_tree
+        widths = self.plan.tree
+        tree = TreeAdapter(self.parts.draft_tree(context), score_tree, widths)
+        accept = self.plan.rule.accept_tree
+        return speculative_sampling(x, tree.draft, tree.target_model, N, len(widths), context.rng, accept)
 
 
-def after_first(draft: Callable, n: int) -> Callable:
+def round_of_one(step: Step) -> list[PlacedStep]:
+    return [PlacedStep(0, step)]
+
+
+def after_prompt(draft: Callable, n: int) -> Callable:
     """Return a drafter that proposes nothing until the text has more than n tokens."""
     return lambda x, k: draft(x, k) if len(x) > n else NOTHING

@@ -8,12 +8,14 @@ from speculative.trees import children_of, path_of
 
 
 class PlacedStep(NamedTuple):
-    """The step that a call of the target gave to one text, and whose it is."""
+    """The step that a call of the target gave to one text, and whose it is.
+
+    A loop on a device keeps neither p nor q: its steps have none, but the chances of acceptance.
+    """
 
     place: int  # of the text in the group that is decoded
     step: Step
-    chances: list[float] | None = None  # of acceptance of its drafts, from a loop on a device; None: the rule computes
-    # them from p and q, which such a loop does not keep
+    chances: list[float] | None = None  # of acceptance of its drafts; None: the rule computes them from p and q
 
 
 @dataclass

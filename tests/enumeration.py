@@ -119,8 +119,8 @@ class Networks(Models):
         rng = np.random.default_rng(2)
         self.loaded["heads"] = Heads(rng.standard_normal((2, N_EMBD, N_EMBD)), rng.standard_normal((2, N_EMBD)))
 
-    def call_seconds(self, role, x, n_rows):
-        """In place of LevelCosts.call_seconds."""
+    def time_call(self, role, x, n_rows):
+        """In place of LevelCosts.time_call."""
         return SECONDS.get(role, 0.3) * (1 + 0.05 * (n_rows - 1))
 
     def spec(self, role):
@@ -160,7 +160,7 @@ class World:
         self.session = Session(o, networks)
         self.target = self.session.model("target")
         if self.session.plan.depends_on_times:
-            self.session.loops.costs.call_seconds = networks.call_seconds
+            self.session.loops.costs.time_call = networks.time_call
             self.session.loops.measure(PROMPT)
         self.lookaheads = self.session.parts.lookaheads
 

@@ -20,7 +20,7 @@ from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
 from speculative.drafters.staged import staged
-from speculative.loops import after_first
+from speculative.loops import after_prompt
 from speculative.sampling import Proposal, token_by_token
 from speculative.trees import Tree
 from utils import load_encoder_hparams_and_params
@@ -87,7 +87,7 @@ def test_the_first_that_has_anything_proposes_and_the_others_are_not_asked():
 
 
 def test_a_drafter_after_the_first_call_proposes_nothing_in_it():
-    draft = after_first(lambda x, k: Proposal([k], [[1.0]]), n=1)
+    draft = after_prompt(lambda x, k: Proposal([k], [[1.0]]), n=1)
     assert [len(draft([0], 3).tokens), *draft([0, 1], 3).tokens, *draft([0, 1, 2], 2).tokens] == [0, 3, 2]
 
 

@@ -11,10 +11,11 @@ import pytest
 from tiny import decoded, plant
 
 from speculative.acceptance import Acceptance
+from speculative.auto_drafter import Stopping
 from speculative.decode_parts import DecodeParts
 from speculative.drafters import DRAFTERS
 from speculative.level_costs import LevelCosts
-from speculative.lookahead import AutoK, Stopping
+from speculative.lookahead import AutoK
 from speculative.measure.simulate import Clock, KnownText, Prices, Simulation
 from speculative.sampling import NOTHING, speculative_sampling
 
@@ -194,7 +195,7 @@ def test_costs_are_measured_within_the_context(pair, monkeypatch, n_ctx):
     calls = []
     costs = LevelCosts(DecodeParts(pair.changed(K="auto").plan, pair.models))
     costs.n_ctx = n_ctx
-    monkeypatch.setattr(costs, "call_seconds", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
+    monkeypatch.setattr(costs, "time_call", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
     costs.measure(range(min(8, n_ctx - 1)))
     assert costs.parts.lookaheads[0].is_measured
     assert all(n + n_rows <= n_ctx for n, n_rows in calls)
@@ -246,7 +247,7 @@ def adapts_to_speed():
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
     record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), draft_seconds=SimpleNamespace(usual=0.1))
-    lookahead = SimpleNamespace(window_seconds=lambda rows: 1 + 0.75 * (rows - 1), token_seconds=1.0, is_alone=True)
+    lookahead = SimpleNamespace(window_costs=lambda rows: 1 + 0.75 * (rows - 1), token_seconds=1.0, is_alone=True)
     pays = []
     for k, lookahead.K_max in ((0, 9), (1, 9), (2, 9), (1, 1)):  # the text ends after k drafts, but with the last
         pays.append(Stopping(record, lookahead, k).pays())
@@ -279,15 +280,15 @@ PLANTED = [
     (learns_from_margins, "acceptance:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
     (learns_from_margins, "acceptance:Acceptance.preferred", "-margin", "-1"),
     (learns_from_margins, "acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
-    (IN_BETWEEN, "lookahead:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
-    (DEAR_ROWS, "lookahead:Stopping.cost", "lookahead.window_seconds(n + 1)", "lookahead.window_seconds(1)"),
-    (DEAR_ROWS, "lookahead:Stopping.pays", "self.record.acceptance.mean * ", ""),
-    (ends_the_text, "lookahead:Stopping.pays", " or self.pays_to_the_end()", ""),
-    (ends_the_text, "lookahead:Stopping.pays_to_the_end", "/ 2", "* 9"),
-    (costs_little, "lookahead:Stopping.most", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
+    (IN_BETWEEN, "auto_drafter:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
+    (DEAR_ROWS, "auto_drafter:Stopping.seconds_of", "window_costs(n_drafts + 1)", "window_costs(1)"),
+    (DEAR_ROWS, "auto_drafter:Stopping.pays", "self.record.acceptance.mean * ", ""),
+    (ends_the_text, "auto_drafter:Stopping.pays", " or self.pays_to_the_end()", ""),
+    (ends_the_text, "auto_drafter:Stopping.pays_to_the_end", "/ 2", "* 9"),
+    (costs_little, "auto_drafter:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
     (costs_little, "lookahead:AutoK.learn", "record.idle_seconds = 0.0", "pass"),
     (adapts_to_speed, "costs:WindowCosts.learn", "self.slowdown.add", "abs"),
-    (sure_ones_first, "lookahead:AutoDrafter.__call__", "< record.scale", "< 0"),
+    (sure_ones_first, "auto_drafter:is_unsure", "< record.scale", "< 0"),
 ]  # fmt: skip
 
 
@@ -308,7 +309,7 @@ def test_beside_other_texts_no_draft_is_tried_and_none_is_for_the_end(is_alone, 
     dear = AutoK([0.6], is_alone=is_alone)
     dear.measure(lambda rows: float(rows), [lambda: 10.0], 40)
     dear.records[0].idle_seconds = 1e9
-    assert Stopping(dear.records[0], dear, 40).most() == n_tried
+    assert Stopping(dear.records[0], dear, 40).most_drafts() == n_tried
     nearly = AutoK([0.6], is_alone=is_alone)
     nearly.measure(lambda rows: 1.0 + 0.95 * (rows - 1), [lambda: 0.01], 40)
-    assert Stopping(nearly.records[0], nearly, 1).most() == n_to_the_end
+    assert Stopping(nearly.records[0], nearly, 1).most_drafts() == n_to_the_end

@@ -7,15 +7,6 @@ from typing import Any, NamedTuple
 from speculative.filters import Filters
 
 
-def until_unsure(margins: Sequence[float], go_on: Callable | None) -> int:
-    """Return the number of drafts, of those with these margins: up to the first after which go_on says not to go on.
-    go_on: None where K is a number."""
-    for n, margin in enumerate(margins, start=1):
-        if go_on and not go_on(margin):
-            return n
-    return len(margins)
-
-
 class Context(NamedTuple):
     """The decode that a drafter is made for."""
 
@@ -35,18 +26,27 @@ class DrafterSpec:
     # How it drafts.
     chain: Callable[[Context], Callable]  # -> draft(x, k, go_on=None) -> Proposal
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
-    by_text: Callable | None = None  # n_vocab -> draft(x, k, go_on), if drafts depend on x alone:
-    # predictions then ask it again about a text that was decoded by other drafts
+    # n_vocab -> draft(x, k, go_on), if drafts depend on x alone: predictions then ask it again about a decoded text
+    by_text: Callable | None = None
     scale: float = 0.6  # how far its margins are usually off: the s of acceptance.py to begin with
 
     # What it drafts with.
-    role: str = ""  # in Context.models: "draft", the format of a copy of the target, or its name; "" if it needs none
+    role: str = ""  # in Context.models: "draft", the format of a copy such as "int8", or its own name; "" if none
     has_model: bool = False  # whether models[role] is a model(x, n_last), for which another drafter may draft
     needs_weights: bool = False  # whether it needs the target's weights, which a user's function has not
     load: Callable | None = None  # load(models) -> Context.models[name], before any network is read
     check: Callable | None = None  # check(what load gave, models): UserError if it is for other networks
     not_on_jax: str = ""  # the reason why it cannot draft with --engine jax
 
-    # How it is called.
+    # What it is called.
     phrase: str = ""  # its name in a sentence; "" is the name itself
     mark: str = ""  # the letter at its drafts on a page, where several drafters proposed
+
+
+def until_unsure(margins: Sequence[float], go_on: Callable | None) -> int:
+    """Return the number of drafts, of those with these margins: up to the first after which go_on says not to go on.
+    go_on: None where K is a number."""
+    for n, margin in enumerate(margins, start=1):
+        if go_on and not go_on(margin):
+            return n
+    return len(margins)
