@@ -67,6 +67,7 @@ def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
     if any(len(text) > case.N for case, law in laws.items() for text in law):
         return "more than N tokens are added"
     cases = telling_cases(laws, wrong)
+    # Would the laws be right if a seed that comes again gave other numbers?
     if has_laws(decode, {case: case.law() for case in cases}, reseeds=False):
         return "random numbers are used twice: a seed or a generator of the same seed begins again"
     has_nan = any(() in law for law in laws.values())

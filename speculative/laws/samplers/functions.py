@@ -23,6 +23,7 @@ class Function:
         self.names: dict = {}  # {a parameter: our name for it}
         for name, about in inspect.signature(function).parameters.items():
             ours = OUR_NAMES.get(name, name)
+            # rng, N and K may have defaults, which the check does not want; what else has a default keeps it.
             if is_needed(about) or name == "rng" or ours in LENGTHS:
                 self.names[name] = ours
 
