@@ -45,9 +45,9 @@ def look(folder: str) -> Checkpoint:
     names = names_in(folder)
     settings = "config.json" if "config.json" in names else "hparams.json"
     small = small_folder(folder, settings)
-    weights = weights_of(folder, names)
+    weights = weights_of(folder)
     if small:
-        weights = [os.path.join(small, name) for name in weights_of(small, names_in(small))]
+        weights = [os.path.join(small, name) for name in weights_of(small)]
     read_index = openai.read_index if weights[0].endswith(".index") else hugging_face.read_index
     return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights, read_index, small)
 
@@ -76,8 +76,9 @@ def vocabulary_of(names: set[str], settings: str) -> Sequence[str]:
     return next((form for form in forms if names.intersection(form)), OPENAI_VOCABULARY)
 
 
-def weights_of(folder: str, names: set[str]) -> list[str]:
+def weights_of(folder: str) -> list[str]:
     """Return the names of the files that hold the weights, or should. Raises UserError."""
+    names = names_in(folder)
     if SAFETENSORS in names:
         return [SAFETENSORS]
     if SHARDS in names:
