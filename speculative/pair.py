@@ -1,17 +1,15 @@
 """load_pair: a session from Python. An error in its options names them as Python does."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ParamSpec
 
 from speculative.engines.choice import choose
-from speculative.loops import Loops
-from speculative.measure.run import Run, compare
+from speculative.measure import run
 from speculative.options import ModelOptions, make_options
 from speculative.session import Session, models_of
-from speculative.steps import TextStep
 from speculative.support.errors import UserError, naming_options
 from speculative.user import NO_FUNCTIONS, name_of
 
@@ -54,32 +52,11 @@ class Pair(Session[ModelOptions]):
     def __dir__(self) -> list[str]:
         return FOR_USERS
 
-    @errors_without_dashes()
-    def decode(
-        self, name: str, prompts: Sequence[str], N: int, sample: int = 0, loops: Loops | None = None
-    ) -> Iterator[TextStep]:
-        return super().decode(name, prompts, N, sample, loops)
-
-    @errors_without_dashes()
-    def batch(
-        self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
-    ) -> Iterator[TextStep]:
-        return super().batch(prompts, n_tokens_to_generate, name)
-
-    @errors_without_dashes()
-    def changed(self, **options: Any) -> "Pair":
-        return super().changed(**options)
-
-    @errors_without_dashes()
-    def compare(
-        self,
-        prompt: str,
-        n_tokens_to_generate: int = 40,
-        repeats: int | None = None,
-        watch: Callable | None = None,
-    ) -> Run:
-        """Decode with both decoders: see measure.run.compare."""
-        return compare(self, prompt, n_tokens_to_generate, repeats, watch)
+    # the methods of Session whose errors name options, and compare, which has the pair as its session
+    decode = errors_without_dashes()(Session.decode)
+    batch = errors_without_dashes()(Session.batch)
+    changed = errors_without_dashes()(Session.changed)
+    compare = errors_without_dashes()(run.compare)
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:

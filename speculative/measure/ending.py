@@ -10,7 +10,7 @@ from typing import NamedTuple
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.measure.advice import advice
 from speculative.measure.doubt import disturbance
-from speculative.measure.record import Figures, Model, RunRecord
+from speculative.measure.record import Model, RunRecord
 from speculative.measure.words import duration, percent, rate_text
 from speculative.options import ModelOptions
 from speculative.support.files import bytes_in_words
@@ -139,12 +139,6 @@ def blog_line(record: RunRecord) -> str | None:
 # ---- Why -------------------------------------------------------------------------------------------------------------
 
 
-def drafted_figures(record: RunRecord) -> Figures | None:
-    """Return the figures, if anything was drafted."""
-    f = record.figures
-    return f if f and f.drafted else None
-
-
 def acceptance_line(record: RunRecord) -> str | None:
     f = record.figures
     if not f:
@@ -165,7 +159,7 @@ def acceptance_line(record: RunRecord) -> str | None:
 def alpha_line(record: RunRecord) -> str | None:
     """The chance of acceptance, if the rule changes the paper's test or the speculative decoder has run alone. Then the
     time of a draft comes too."""
-    f = drafted_figures(record)
+    f = record.figures
     if not f or f.alpha is None or (f.speedup and f.alpha_token is None):
         return None
     line = f"A tested draft is accepted with the chance α = {f.alpha:.2f}"
@@ -176,8 +170,8 @@ def alpha_line(record: RunRecord) -> str | None:
 
 
 def time_line(record: RunRecord) -> str | None:
-    f = drafted_figures(record)
-    if not f:
+    f = record.figures
+    if not f or not f.drafted:
         return None
     seconds = f.seconds
     parts = (seconds.drafting, seconds.scoring, seconds.rest)
@@ -190,8 +184,8 @@ def time_line(record: RunRecord) -> str | None:
 
 def account_line(record: RunRecord) -> str | None:
     """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
-    f = drafted_figures(record)
-    if not f or not f.t_target or f.doubt:
+    f = record.figures
+    if not f or not f.drafted or not f.t_target or f.doubt:
         return None
     n, nodes = ("n", " for n nodes") if f.tree else ("K", "")
     windows = f.mean_K  # no whole number if windows were cut short at the end

@@ -127,19 +127,16 @@ def engine_line(session: Session) -> str:
 
 
 def rule_of(rule: Rule) -> RuleUsed:
-    """Return the rule, and what is claimed of it if it is a user's function."""
+    """Return the rule. Of a user's function it is said whether it claims to be lossless, and what the law of it is, if
+    that was asked."""
+    claim = None
+    if isinstance(rule, UserRule):
+        verdict = getattr(rule.function, "verdict", None)
+        law = verdict.words.splitlines()[0] if verdict else f"speculative.law({rule.name}) tells if it does."
+        says = "claims" if rule.lossless else "does not claim"
+        claim = f"The rule {rule.name} {says} to keep the target's distribution. {law}"
     words = words_of(rule.kind, rule.number)._asdict()
-    return RuleUsed(name=rule.name, lossless=rule.lossless, number=rule.number, **words, claim=claim_of(rule))
-
-
-def claim_of(rule: Rule) -> str | None:
-    """Say whether a user's rule claims to be lossless, and what the law of it is, if that was asked."""
-    if not isinstance(rule, UserRule):
-        return None
-    verdict = getattr(rule.function, "verdict", None)
-    law = verdict.words.splitlines()[0] if verdict else f"speculative.law({rule.name}) tells if it does."
-    says = "claims" if rule.lossless else "does not claim"
-    return f"The rule {rule.name} {says} to keep the target's distribution. {law}"
+    return RuleUsed(name=rule.name, lossless=rule.lossless, number=rule.number, **words, claim=claim)
 
 
 def packable(session: Session) -> PackSaves | None:

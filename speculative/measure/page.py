@@ -36,8 +36,8 @@ ORIGINS = {  # of a token -> its explanation
 }
 FACTS = ["draft_model_size", "target_model_size", "drafter", "K", "tree", "accept"]  # options in the header
 FACTS += [*Filters._fields, "draft_temperature", "stop", "seed", "engine"]
-# Options that are not in a run's command: where it was shown, and the prompt, which is the run's own.
-NOT_IN_COMMAND = {"prompt", "quiet", "verbose", "stream", "json", "html", "interactive", "serve"}
+# Options that are not in a run's command: where it was shown.
+NOT_IN_COMMAND = {"quiet", "verbose", "stream", "json", "html", "interactive", "serve"}
 FAST = ("drafter", "K", "accept")  # options that --fast stands for
 
 
@@ -127,28 +127,17 @@ def rule_data(rule: RuleUsed) -> dict:
 
 def command(o: Options, prompt: str) -> str:
     """Return the command that decodes this run again."""
-    words = ["python", "main.py"]
     left_out = {*NOT_IN_COMMAND, *(FAST if o.fast else ())}
-    for name in FIELDS:
-        value = getattr(o, name)
-        if value != usual(o, name) and name not in left_out:
-            several = value if name == "stop" and isinstance(value, tuple) else (value,)
-            for each in several:
-                words += option_words(name, each)
-    if not o.prompt_file and prompt != usual(o, "prompt"):
-        words += option_words("prompt", prompt)
+    values = vars(o) | {"prompt": None if o.prompt_file else prompt}
+    words = ["python", "main.py"]
+    for name, f in FIELDS.items():
+        value = values[name]
+        usual = DEMO.get(name, f.default) if o.demo else f.default
+        if name in left_out or value in (None, usual):
+            continue
+        for each in value if name == "stop" and isinstance(value, tuple) else [value]:
+            words += [f"--{name}"] if each is True else [f"--{name}", as_typed(name, each)]
     return shlex.join(words)
-
-
-def usual(o: Options, name: str) -> Any:
-    """Return the value of an option that is not given."""
-    default = FIELDS[name].default
-    return DEMO.get(name, default) if o.demo else default
-
-
-def option_words(name: str, value: Any) -> list[str]:
-    """Return an option as words of a command line."""
-    return [f"--{name}"] if value is True else [f"--{name}", as_typed(name, value)]
 
 
 def facts(record: RunRecord) -> list[list]:
