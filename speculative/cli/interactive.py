@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from speculative.cli.help import SESSION_COMMANDS, session_help, value_in_words
 from speculative.cli.line_editor import editing
 from speculative.cli.outcome import show_ending
-from speculative.cli.words import DASHES, WITHOUT_VALUE, Given
+from speculative.cli.words import DASHES, SWITCHES, Given
 from speculative.measure.record import RunRecord
 from speculative.options import FIELDS, SHORT
 from speculative.session import Session
@@ -96,16 +96,11 @@ def check_prompt(line: str) -> None:
 
 def change(session: Session, given: Given) -> Session:
     """Change options, and print what they are now. A switch without a value is switched. Raises UserError."""
-    options = {name: value or switched(session, name) for name, value in given.items()}
-    session = session.changed(**options)
+    switched = {name: not getattr(session.options, name) for name in given.keys() & SWITCHES if not given[name]}
+    session = session.changed(**given | switched)
     for name in given:
         print(one_line(f"{name} = {value_in_words(name, getattr(session.options, name))}"))
     return session
-
-
-def switched(session: Session, name: str) -> bool | None:
-    """Return the other value of a switch; None, the default, for another option."""
-    return not getattr(session.options, name) if name in WITHOUT_VALUE else None
 
 
 def read_changes(line: str) -> Given:

@@ -35,8 +35,19 @@ def editing() -> Iterator:
     readline.set_completer(complete)
     is_libedit = "libedit" in (readline.__doc__ or "")  # of macOS
     readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
-    with remembered(history_file(), readline):
+    readline.set_history_length(MOST_LINES)
+    file = history_file()
+    if not file:
         yield
+        return
+    with contextlib.suppress(OSError):  # without a file that can be read or written, there is no history
+        readline.read_history_file(file)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(file)
 
 
 def completions(before: str, word: str) -> Sequence[str]:
@@ -60,20 +71,3 @@ def history_file() -> Path | None:
     with contextlib.suppress(RuntimeError):
         return cache_home() / "session_history"
     return None
-
-
-@contextlib.contextmanager
-def remembered(file: Path | None, readline) -> Iterator:
-    """Read the history before the body of the `with` and write it after. Without a file that can be read or written,
-    there is none."""
-    readline.set_history_length(MOST_LINES)
-    with contextlib.suppress(OSError):
-        if file:
-            readline.read_history_file(file)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            if file:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                readline.write_history_file(file)

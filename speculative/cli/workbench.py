@@ -94,9 +94,9 @@ class Workbench:
         told = watcher.told
         try:
             while thread.is_alive() or told:
-                if told:
-                    yield "".join([event(*told.popleft()) for _ in range(len(told))])
                 await asyncio.sleep(PAUSE)
+                while told:
+                    yield event(*told.popleft())
         finally:
             watcher.is_stopped = True
 

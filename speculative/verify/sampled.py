@@ -11,13 +11,11 @@ with those that are computed one by one.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from speculative.decode_parts import DecodeParts
-from speculative.loops import DECODERS, PythonLoops
+from speculative.loops import DECODERS
 from speculative.sampling import Step
 from speculative.session import Session
 from speculative.support.progress import working
@@ -94,9 +92,7 @@ class Drawn:
 
     def draw_together(self, prompts: Sequence[np.ndarray]) -> None:
         """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
-        session = self.session
-        plan = replace(session.plan, batch=len(prompts))
-        loops = PythonLoops(DecodeParts(plan, session.models))
+        loops = self.session.loops_for(len(prompts))
         loops.ready(prompts, self.N)
         rngs = self.streams["speculative"].spawn(len(prompts))
         steps: list[list[Step]] = [[] for _ in prompts]
