@@ -10,12 +10,11 @@ from speculative.cli.help import help_text
 from speculative.cli.words import read_words
 from speculative.engines.choice import choose
 from speculative.options import Options, make_options
-from speculative.support.errors import UserError, install
+from speculative.support.errors import EXTRAS, UserError, install
 from speculative.support.terminal import one_line
 from speculative.support.texts import is_jsonl, read_prompts, read_text
 from speculative.version import __version__
 
-NEEDS = {"verify": ["scipy"], "serve": ["starlette", "uvicorn"]}  # libraries that a small installation lacks
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
 
 
@@ -34,10 +33,9 @@ def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
 def parse(given: dict) -> Options:
     """{option: the text that was typed} -> the options, with the engine that will run. Raises UserError."""
     o = make_options(Options, given)
-    for name, libraries in NEEDS.items():
-        lacking = [library for library in libraries if not find_spec(library)]
-        if lacking and getattr(o, name) not in (None, False):
-            raise UserError(f"--{name} needs more libraries: {install(name)}")  # before any work begins
+    for library, extra in EXTRAS.items():  # an extra is named as the option that needs it
+        if getattr(o, extra, None) not in (None, False) and not find_spec(library):
+            raise UserError(f"--{extra} needs more libraries: {install(extra)}")  # before any work begins
     return replace(o, engine=choose(o.engine))
 
 

@@ -3,7 +3,6 @@
 import shutil
 import textwrap
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from speculative.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
@@ -33,9 +32,8 @@ INDENT = 26  # columns before an option's help
 def help_text(everything: bool = False) -> str:
     """Return --help: the options with their defaults; with everything, the rare ones too."""
     entries = {name: (flag(name), default(name)) for name in FIELDS}
-    if everything:
-        return "\n".join(grouped(entries, (*GROUPS, MORE)))
-    return "\n".join([*grouped(entries, GROUPS), "", "--help all shows the rest."])
+    rest = grouped(entries, [MORE]) if everything else ["", "--help all shows the rest."]
+    return "\n".join(grouped(entries, GROUPS) + rest)
 
 
 def session_help(options: ModelOptions) -> str:
@@ -67,11 +65,13 @@ def option_lines(typed: str, words: str) -> list[str]:
     columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
     width = max(columns, 2 * INDENT)
     indent = " " * INDENT
-    wrap = partial(textwrap.wrap, words, width, subsequent_indent=indent, break_on_hyphens=False)
     beside = f"  {typed.rstrip()}".ljust(INDENT)
-    if beside.endswith(" "):
-        return wrap(initial_indent=beside)
-    return [beside, *wrap(initial_indent=indent)]
+    lines = []
+    if not beside.endswith(" "):
+        lines = [beside]
+        beside = indent
+    wrapped = textwrap.wrap(words, width, initial_indent=beside, subsequent_indent=indent, break_on_hyphens=False)
+    return lines + wrapped
 
 
 def flag(name: str) -> str:

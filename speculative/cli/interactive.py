@@ -1,9 +1,11 @@
 """--interactive: models are loaded once, and each line is a prompt. A line that begins with / changes options."""
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from speculative.cli.help import SESSION_COMMANDS, session_help, value_in_words
 from speculative.cli.line_editor import editing
@@ -28,24 +30,14 @@ class Conversation:
     session: Session
     decode: Callable  # decode(session, prompts) prints -> the record of the run, None with --quiet
     last: RunRecord | None = None  # of the last run
-    is_over: bool = False
 
-    def next(self, sign: str = "") -> None:
-        """Read a line and answer it. Raises UserError."""
-        try:
-            line = input(sign)
-        except EOFError:
-            self.is_over = True
-            return
-        with naming_options("/"):
-            self.answer(line)
-
+    @naming_options("/")
     def answer(self, line: str) -> None:
-        """Decode a prompt, change options or run a command. Raises UserError."""
+        """Decode a prompt, change options or run a command. Raises UserError, and EOFError if the session is to end."""
         line = line.removeprefix("\ufeff").removesuffix("\r")  # of a pipe on Windows
         command = SESSION_COMMANDS.get(line.strip())
         if command == "quit":
-            self.is_over = True
+            raise EOFError
         elif command == "help":
             print(session_help(self.session.options))
         elif command == "why":
@@ -68,19 +60,20 @@ def interact(session: Session, decode: Callable) -> None:
     # Bytes that are not UTF-8 are refused with the prompt.
     sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     conversation = Conversation(session, decode)
-    if sys.stdin.isatty():
-        print(WELCOME)
-        with editing():
+    with contextlib.suppress(EOFError):  # of input, or of a line that ends the session
+        if sys.stdin.isatty():
             talk(conversation)
-    while not conversation.is_over:
-        conversation.next()
+        while True:
+            conversation.answer(input())
 
 
-def talk(conversation: Conversation) -> None:
-    """Answer the lines that are typed at a terminal, until the session is ended."""
-    while not conversation.is_over:
+@editing()
+def talk(conversation: Conversation) -> NoReturn:
+    """Answer the lines that are typed at a terminal. Raises EOFError at their end."""
+    print(WELCOME)
+    while True:
         try:
-            conversation.next("\n> ")
+            conversation.answer(input("\n> "))
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
