@@ -30,7 +30,8 @@ def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Meas
     f: of the run. steps: of its speculative decoder. costs: {rows: seconds of a call of the target} in these.
     """
     n_calls = Counter(step.drafted + 1 for step in steps if not step.prefill)  # {rows: calls of the run}
-    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS} | {1: f.t_target}
+    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS}
+    in_run[1] = f.t_target
     by_rows = in_run | in_the_loop(measured.timed, in_run)
     Ks = lookaheads(n_calls, max(by_rows))
     if not Ks:

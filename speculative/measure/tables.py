@@ -97,10 +97,11 @@ def machine_rows(record: RunRecord) -> Iterator[Row]:
 def charts(counts: Counts) -> list[Chart]:
     """Return the accepted drafts by position, and by drafter if there are several; the target's calls by tokens."""
     place = "depth" if counts.tree else "position"
-    by_position = zip(counts.accepted_by_position, counts.tested_by_position, strict=True)
+    both = zip(counts.accepted_by_position, counts.tested_by_position, strict=True)
+    by_position = dict(enumerate(both, start=1))
     by_drafter = {label(name): n for name, n in counts.by_source.items()}
     calls = {name: (n, counts.iterations) for name, n in counts.tokens_per_iteration_histogram.items()}
-    every = [chart(f"Accepted, by {place}", place, "accepted", dict(enumerate(by_position, start=1)))]
+    every = [chart(f"Accepted, by {place}", place, "accepted", by_position)]
     if len(by_drafter) > 1:
         every.append(chart("Accepted, by drafter", "drafter", "accepted", by_drafter))
     every.append(chart("Tokens for each call of the target", "tokens", "calls", calls))
