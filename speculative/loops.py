@@ -71,7 +71,7 @@ class PythonLoops:
         texts = [partial(self.steps, name, x, N, rng) for x, rng in zip(inputs, rngs, strict=True)]
         loaded = {role: self.models[role] for role in self.plan.roles}
         n_seats = min(len(texts), self.batch)
-        return Meeting(loaded, n_seats).steps(texts, is_stopped)
+        return Meeting(loaded, n_seats).rounds(texts, is_stopped)
 
     def steps(self, name: str, x: Sequence[int], N: int, rng: np.random.Generator, loaded: Loaded) -> Iterator[Step]:
         """The steps of the decoder `name` for one text."""

@@ -74,6 +74,8 @@ class Engine:
         def convert_to_all(name, array):  # the file is read once for all
             for convert, tensors in zip(converts, models, strict=True):
                 tensors[name] = convert(name, array)
+            is_used = any(tensors[name] is array for tensors in models)
+            return array if is_used else None
 
         read(convert_to_all)
         networks = []

@@ -144,8 +144,8 @@ class Meeting:
         self.networks = [*networks.values()]
         self.seats = [Seat(networks) for _ in range(n_seats)]
 
-    def steps(self, loops: Iterable[Any], is_stopped: Callable[[int], bool]) -> Iterator[list[PlacedStep]]:
-        """Yield the steps of the texts for each call of the target. loops: of each text, see Seat.start.
+    def rounds(self, loops: Iterable[Any], is_stopped: Callable[[int], bool]) -> Iterator[list[PlacedStep]]:
+        """Yield for each call of the target the steps that it gave the texts. loops: of each text, see Seat.start.
         is_stopped(place): True if nobody needs more steps of this text."""
         waiting = enumerate(loops)
         try:

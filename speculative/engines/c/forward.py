@@ -134,7 +134,9 @@ class CompiledPass:
     def together(self, texts: Sequence[TextRows]) -> list[Outputs]:
         """Compute rows of each of these texts. A row's bits do not depend on the others. Raises ValueError as run
         does."""
-        outputs = [self.run(call) for call in calls_of(texts)]
+        outputs = []
+        for call in calls_of(texts):
+            outputs.append(self.run(call))
         logits, hidden = outputs[0]  # [n_wanted, n_vocab], [n_wanted, n_embd]
         if len(outputs) > 1:
             logits, hidden = map(np.concatenate, zip(*outputs, strict=True))
