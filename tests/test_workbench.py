@@ -137,6 +137,15 @@ def test_what_is_too_long_is_refused_before_it_is_encoded(client, pair, monkeypa
     )
 
 
+def test_a_foreseen_error_is_the_line_of_a_command(client, monkeypatch):
+    def compare(*given, **more):
+        raise MemoryError("4 GB")
+
+    monkeypatch.setattr(workbench, "compare", compare)
+    line = "there is too little memory (4 GB): take smaller models, or raise the limit"
+    assert events(ask(client).text) == [("error", line)]
+
+
 def test_a_password_is_never_shown(tiny_pair, monkeypatch):
     monkeypatch.setattr(download, "MOST_RETRIES", 0)
     options = {"source": "http://user:s3cret@127.0.0.1:1/?token=k3y", "drafter": "prompt_lookup"}

@@ -34,7 +34,7 @@ from speculative.measure.run import Run, compare
 from speculative.options import FIELDS
 from speculative.session import Session
 from speculative.steps import TextStep
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, explanation
 from speculative.values import STOP, without_escapes
 
 WEB = Path(__file__).parent / "web"
@@ -112,8 +112,7 @@ class Workbench:
             self.runs.pop(number - MOST_RUNS, None)
             tell(("done", summary(number, run)))
         except Exception as error:
-            name = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            tell(("error", f"{name}{error}"))
+            tell(("error", explanation(error) or f"{type(error).__name__}: {error}"))
 
 
 class Watcher:

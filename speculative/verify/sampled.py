@@ -72,14 +72,12 @@ class Drawn:
         seed = session.options.seed
         *streams, self.rng = np.random.default_rng(seed).spawn(3)  # the last draws the places
         self.streams = dict(zip(DECODERS, streams, strict=True))
-        names = (*CHECKS.values(), DRAFTS)
-        self.places: dict[str, list] = {name: [] for name in names}  # [n, order] each
+        self.places: dict[str, list] = {name: [] for name in (*CHECKS.values(), DRAFTS)}  # [n, order] each
         self.gaps: list[float] = []  # between the rows of a text that were read, and those computed one by one
 
     def draw(self, x, alone: bool) -> None:  # [n]
         """Draw a text after x with each decoder. alone: True to compare its rows with those computed one by one."""
-        session = self.session
-        rng = self.rng
+        session, rng = self.session, self.rng
         for name, stream in self.streams.items():
             of_tokens = self.places[CHECKS[name]]
             of_drafts = self.places[DRAFTS]
