@@ -5,7 +5,7 @@ uniform.py says what such a number is, races.py which of many is the largest. Fo
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def with_arrays(ufunc, inputs):
     return results.view(Numbers) if results.dtype == object else results
 
 
-def computed(function: Any, inputs: list):
+def computed(function: Any, inputs: Sequence):
     """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
     not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
     us = us_of(inputs)

@@ -1,4 +1,8 @@
-"""PyTorch while somebody's function is followed: what gives its numbers to Python, or takes them from there."""
+"""PyTorch while somebody's function is followed: the mode, the exits and the entries.
+
+The mode (tensors.py) sees what becomes of tensors. It does not see what gives their numbers to Python (item, tolist,
+numpy), nor what takes numbers from there (torch.tensor): these functions are replaced.
+"""
 
 import contextlib
 import sys
@@ -10,8 +14,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from speculative.laws.pytorch.tensors import UnknownTensors
-from speculative.laws.samplers.stand_ins import SaltedStandIns
+from speculative.laws.pytorch.codes import coded_numbers, codes_of, objects_of
+from speculative.laws.pytorch.tensors import UnknownMode, tensor_of
 from speculative.laws.unknown import Numbers, UnknownNumber
 
 # Methods of a tensor, as functions of its Numbers.
@@ -26,28 +30,44 @@ EXITS: dict[str, Callable] = {
 ENTRIES = ("tensor", "as_tensor", "from_numpy")  # functions of torch
 
 
-def out_of(mode: UnknownTensors, name: str) -> Callable:
+@contextlib.contextmanager
+def unknown_tensors() -> Iterator[None]:
+    """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
+    mode = UnknownMode()
+    exits: Any = {name: exit_of(mode, name) for name in EXITS}
+    entries: Any = {name: entry_of(name) for name in ENTRIES}
+    with contextlib.ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:  # PyTorch's compiler
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(patch.multiple(torch.Tensor, **exits))
+        stack.enter_context(patch.multiple(torch, **entries))
+        stack.enter_context(mode)
+        yield
+
+
+def exit_of(mode: UnknownMode, name: str) -> Callable:
     """The method of a tensor, whose unknown numbers it gives as UnknownNumbers."""
     method = getattr(torch.Tensor, name)
 
     def leave(tensor, *args, **named):
-        if not mode.numbers or _get_current_dispatch_mode() is not mode:  # or if we ask
+        is_ours = _get_current_dispatch_mode() is not mode  # a call of this package's, which wants the NaNs
+        if is_ours or not coded_numbers():
             return method(tensor, *args, **named)
         with _disable_current_modes():
-            if not mode.codes_of(tensor).any():
+            if not codes_of(tensor).any():
                 return method(tensor, *args, **named)
-            objects = mode.objects_of(tensor)
+            objects = objects_of(tensor)
         return EXITS[name](objects)
 
     return leave
 
 
-def into(mode: UnknownTensors, name: str) -> Callable:
+def entry_of(name: str) -> Callable:
     """The function of torch, which takes UnknownNumbers too."""
     function = getattr(torch, name)
 
     def enter(given, *args, **named):
-        make = mode.tensor_of if has_unknown(given) else function
+        make = tensor_of if has_unknown(given) else function
         return make(given, *args, **named)
 
     return enter
@@ -60,28 +80,3 @@ def has_unknown(given) -> bool:
     if isinstance(given, np.ndarray):
         return given.dtype == object
     return isinstance(given, UnknownNumber)
-
-
-@contextlib.contextmanager
-def unknown_tensors() -> Iterator[None]:
-    """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
-    mode = UnknownTensors()
-    exits: Any = {name: out_of(mode, name) for name in EXITS}
-    entries: Any = {name: into(mode, name) for name in ENTRIES}
-    with contextlib.ExitStack() as stack:
-        if "torch._dynamo" in sys.modules:  # PyTorch's compiler
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(patch.multiple(torch.Tensor, **exits))
-        stack.enter_context(patch.multiple(torch, **entries))
-        stack.enter_context(mode)
-        yield
-
-
-def salted(stand_ins: SaltedStandIns) -> contextlib.AbstractContextManager:
-    """Within, a seed of PyTorch gives other numbers in each text."""
-
-    class Generator(torch.Generator):
-        def manual_seed(self, seed):
-            return super().manual_seed(stand_ins.seed(seed))
-
-    return patch.multiple(torch, Generator=Generator, manual_seed=stand_ins.salted(torch.manual_seed))

@@ -3,6 +3,7 @@
 The files in the order of reading, each before those that use it:
 
     cases         random models of a few tokens, whose laws can be written down
+    outputs       what a model returns to somebody who works with PyTorch
     interfaces    the models in the forms that people's models have
     results       the ids in whatever a function returns
     functions     somebody's function, whose parameters are told by their names

@@ -94,7 +94,7 @@ class AnyModel:
     forward = __call__
 
     def of_tensor(self, x, n_last: int, cache):
-        from speculative.laws.pytorch.outputs import Output, tokens_in
+        from speculative.laws.samplers.outputs import Output, tokens_in
 
         texts = []
         for new in x.reshape(-1, x.shape[-1]).tolist():

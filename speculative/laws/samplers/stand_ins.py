@@ -8,8 +8,10 @@ import pickle
 import random
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any
+from unittest.mock import patch
 from zlib import crc32
 
 import numpy as np
@@ -92,6 +94,17 @@ class SaltedStandIns(StandIns):
                 super().__init__(other(seed), *more, **named)
 
         return WithSalt
+
+    def salted_torch(self) -> AbstractContextManager:
+        """Within, the seeds of PyTorch are others too."""
+        torch: Any = sys.modules["torch"]
+        other = self.seed
+
+        class Generator(torch.Generator):
+            def manual_seed(self, seed):
+                return super().manual_seed(other(seed))
+
+        return patch.multiple(torch, Generator=Generator, manual_seed=self.salted(torch.manual_seed))
 
     def seed(self, seed: Any):
         """Return another seed, the same one in the same text. A generator or the like stays."""

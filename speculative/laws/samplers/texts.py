@@ -89,14 +89,18 @@ def stand_ins_in(function: Callable, stand_ins: StandIns | None = None) -> Itera
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(function, stand_ins or UnknownStandIns()))
         if "torch" in sys.modules:
-            from speculative.laws.pytorch import torches
-
-            if isinstance(stand_ins, SaltedStandIns):
-                stack.enter_context(torches.salted(stand_ins))
-            else:
-                stack.enter_context(torches.unknown_tensors())
+            stack.enter_context(replaced_in_torch(stand_ins))
         stack.enter_context(quietly())
         yield
+
+
+def replaced_in_torch(stand_ins: StandIns | None) -> contextlib.AbstractContextManager:
+    """Within, PyTorch's random numbers are unknown too, or have other seeds."""
+    if isinstance(stand_ins, SaltedStandIns):
+        return stand_ins.salted_torch()
+    from speculative.laws.pytorch.torches import unknown_tensors
+
+    return unknown_tensors()
 
 
 def program_of(decode: Callable, case: Case) -> Callable:

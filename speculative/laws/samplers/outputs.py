@@ -25,7 +25,7 @@ def keys_of(ids: list[int]) -> torch.Tensor:  # [n] -> [1, 1, n, 1]
 
 
 def tokens_in(cache: Any, new: list[int]) -> list[int]:
-    """The tokens that a cache holds, after whom the new ones come. A cache of Hugging Face's takes them in."""
+    """The tokens that a cache holds before the new ones. A cache of Hugging Face's also takes in the new ones."""
     if not cache:
         return []
     if not hasattr(cache, "update"):
