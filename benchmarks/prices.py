@@ -80,7 +80,7 @@ class PricedParts(DecodeParts):
         return model
 
     def call_ms(self, role: str, x, n_rows: int) -> float:  # [n]
-        """In place of LevelCosts.time_call."""
+        """In place of CostTimer.time_call."""
         return self.costs[role](n_rows) if role in self.costs else 0.0
 
 
@@ -92,7 +92,7 @@ def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> flo
     N = o.n_tokens
     parts = PricedParts(session, machine)
     loops = PythonLoops(parts)
-    loops.costs.time_call = parts.call_ms
+    loops.cost_timer.time_call = parts.call_ms
     x = session.input_ids(prompt, N)  # [n]
     loops.ready([x], N)
     began = parts.clock.now

@@ -3,14 +3,11 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from statistics import median, median_low
-from typing import Any
+from statistics import median_low
 
 import numpy as np
 
 ByRows = dict[int, float]  # {rows: seconds of a call of the target}
-N_RECENT = 20  # calls whose times count
-N_TIMED = 3  # times that each window is timed before a decode
 LONG = 3  # a call of more than this many times the median was interrupted, and does not count
 
 
@@ -29,16 +26,6 @@ def costs_by_rows(calls: Iterable[tuple[int, float]]) -> ByRows:
     return {rows: usual_seconds(times[rows]) for rows in sorted(times)}
 
 
-def seconds_of_a_draft(steps: Sequence[Any]) -> float | None:
-    """Return the seconds of a draft token in these TextSteps; 0 if nothing was drafted, None if each proposal read the
-    prompt. The time of empty proposals belongs to the tokens of the others."""
-    proposals = [step for step in steps if not step.draft_prefill]
-    drafted = sum(step.drafted for step in proposals)
-    if drafted:
-        return sum(step.drafting for step in proposals) / drafted
-    return None if any(step.drafted for step in steps) else 0.0
-
-
 def line_through(costs: ByRows) -> Callable[[int], float]:
     """Return the function rows -> cost through these {rows: cost}: linear between them, and beyond the largest with the
     slope from 1 row to it. One row that is missing costs as much as the cheapest call."""
@@ -52,43 +39,3 @@ def line_through(costs: ByRows) -> Callable[[int], float]:
         return float(np.interp(rows, sizes, seconds)) + slope * max(0, rows - sizes[-1])
 
     return cost
-
-
-# ---- Costs that change during a decode -------------------------------------------------------------------------------
-
-
-class Recent:
-    """The last numbers of some kind."""
-
-    def __init__(self, *numbers: float):
-        self.numbers = numbers
-        self.usual = numbers[0] if numbers else 0.0  # their mean, without those of calls that were interrupted
-
-    def add(self, number: float) -> None:
-        self.numbers = (*self.numbers, number)[-N_RECENT:]
-        self.usual = usual_seconds(self.numbers)
-
-
-class WindowCosts:
-    """The seconds of a call of the target by its rows: those timed before the decode, times the slowdown since."""
-
-    def __init__(self):
-        self.seconds_before: Callable | None = None  # rows -> seconds: the line through the times before the decode
-        self.slowdown = Recent(1.0)  # seconds of a call now, over seconds_before
-
-    def measure(self, time_window: Callable, sizes: Sequence[int]) -> None:
-        """Time windows of these sizes, in rows, in turns. time_window(rows): the seconds of a call now."""
-        rounds = []
-        for _ in range(N_TIMED):
-            rounds.append([time_window(rows) for rows in sizes])
-        usual = map(median, zip(*rounds, strict=True))
-        costs = dict(zip(sizes, usual, strict=True))
-        # At the end, so that an interrupted measurement counts for nothing.
-        self.seconds_before = line_through(costs)
-
-    def __call__(self, rows: int) -> float:
-        return self.slowdown.usual * self.seconds_before(rows)
-
-    def learn(self, call: Any) -> None:  # an entry of the target's log
-        expected = self.seconds_before(call.n_rows) or 1.0  # a coarse clock may have measured 0
-        self.slowdown.add(call.seconds / expected)

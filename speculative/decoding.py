@@ -4,9 +4,7 @@ Step (of the loop) -> PlacedStep (with the place of its text) -> TextStep (with 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.drafters.base import DrafterSpec
@@ -43,52 +41,61 @@ def decoded(
         yield from decode.steps(name, N)
 
 
-@dataclass
+class TextUnderWay(NamedTuple):
+    """A text of a group."""
+
+    number: int  # of all texts
+    rng: RecordedRandom
+    stream: StreamDecoder  # of its tokens so far
+
+
 class TextDecode:
-    """A decode under way, of a group of texts: a single text, or a batch.
+    """A decode under way, of a group of texts: a single text, or a batch."""
 
-    The text at a place of the group is number first_text + place of all texts, and sample first_sample + place.
-    """
-
-    session: Any
-    loops: Loops
-    inputs: Sequence  # of the group: the tokens of each text's prompt
-    first_text: int
-    first_sample: int  # with the seed it decides the random numbers of the text
-    with_details: bool
-
-    def __post_init__(self):
-        plan = self.session.plan
-        self.texts = [StreamDecoder(self.session.encoder, plan.stop) for _ in self.inputs]
-        self.rngs = [RecordedRandom(plan.rng(self.first_sample + place)) for place in range(len(self.inputs))]
+    def __init__(
+        self, session: Any, loops: Loops, inputs: Sequence, first_text: int, first_sample: int, with_details: bool
+    ):
+        """inputs: the tokens of each text's prompt. first_text: the number of the group's first text. first_sample: its
+        sample number, which with the seed decides its random numbers."""
+        self.session = session
+        self.loops = loops
+        self.inputs = inputs
+        self.with_details = with_details
+        plan = session.plan
+        self.texts = []  # by their places
+        for place in range(len(inputs)):
+            rng = RecordedRandom(plan.rng(first_sample + place))
+            self.texts.append(TextUnderWay(first_text + place, rng, StreamDecoder(session.encoder, plan.stop)))
 
     def is_stopped(self, place: int) -> bool:
         """Whether a text of the group has met its stop text."""
-        return self.texts[place].stopped
+        return self.texts[place].stream.stopped
 
     def are_all_stopped(self) -> bool:
-        return all(text.stopped for text in self.texts)
+        return all(text.stream.stopped for text in self.texts)
 
     def steps(self, name: str, N: int) -> Iterator[TextStep]:
         """Yield each step of a decoder with its text and its times, until all texts are complete."""
         times = StepTimes(self.session.logs)
-        rounds = self.loops.rounds(name, self.inputs, N, self.rngs, self.is_stopped)
+        rngs = [text.rng for text in self.texts]
+        rounds = self.loops.rounds(name, self.inputs, N, rngs, self.is_stopped)
         for served in times.clocked(rounds):
             steps = [self.make_text_step(placed) for placed in served]
-            times.write(steps[0], self.are_all_stopped())
+            times.write_to(steps[0], self.are_all_stopped())
             yield from steps
             if self.are_all_stopped():
                 break
-        for text_index, text in enumerate(self.texts, start=self.first_text):
-            if rest := text.flush():
-                yield TextStep([], pieces=[rest], text_index=text_index)
+        for text in self.texts:
+            if rest := text.stream.flush():
+                yield TextStep([], pieces=[rest], text_index=text.number)
 
     def make_text_step(self, placed: PlacedStep) -> TextStep:
-        """Return a step with its text and without times. Its tokens are pushed to the text, and the random numbers that
-        were recorded since the text's last step are taken."""
+        """Return a step with its text, and without times: StepTimes.write_to adds them. Its tokens are pushed to the
+        text, and the random numbers that were recorded since the text's last step are taken."""
         place, step, chances = placed
-        u = self.rngs[place].take()
-        pieces = push_tokens(step.tokens, self.texts[place])
+        text = self.texts[place]
+        u = text.rng.take()
+        pieces = push_tokens(step.tokens, text.stream)
         n = len(pieces)  # tokens that belong to the text
         text_step = TextStep(
             tokens=step.tokens[:n],
@@ -96,7 +103,7 @@ class TextDecode:
             accepted=min(step.n_accepted, n),
             pieces=pieces,
             origins=origins_of(step)[:n],
-            text_index=self.first_text + place,
+            text_index=text.number,
             source=[*step.proposal.source],
         )
         self.add_chances(text_step, step, chances)
@@ -138,17 +145,19 @@ def levels_of(proposal: Proposal, outer_levels: Sequence[Sequence[DrafterSpec]])
     levels = {}
     proposals = [proposal]
     for [spec] in outer_levels:
-        steps: list[Step] = [*chain.from_iterable(proposal.inner for proposal in proposals)]
+        steps: list[Step] = []
+        for of_level in proposals:
+            steps += of_level.inner
         levels[spec.name] = [[len(step.tokens), step.n_drafted, step.n_accepted] for step in steps]
         proposals = [step.proposal for step in steps]
     return levels
 
 
-def push_tokens(tokens: Iterable[int], text: StreamDecoder) -> list[str]:
+def push_tokens(tokens: Iterable[int], stream: StreamDecoder) -> list[str]:
     """Push tokens to a text, up to the one that completes the stop text -> the text of each."""
     pieces = []
     for token in tokens:
-        pieces.append(text.push([token]))
-        if text.stopped:
+        pieces.append(stream.push([token]))
+        if stream.stopped:
             break
     return pieces

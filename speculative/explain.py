@@ -24,8 +24,8 @@ class RecordedRandom:
     rng: np.random.Generator
     u: list[float] = field(default_factory=list)  # of the step that is being made
 
-    def random(self, *size):
-        drawn = self.rng.random(*size)
+    def random(self, *args, **options):
+        drawn = self.rng.random(*args, **options)
         self.u += np.ravel(drawn).tolist()
         return drawn
 

@@ -6,18 +6,16 @@ from typing import Protocol
 
 import numpy as np
 
+from speculative.cost_timer import CostTimer
 from speculative.decode_parts import DecodeParts, Loaded
 from speculative.drafters.base import Context
 from speculative.engines.together import Meeting
-from speculative.level_costs import LevelCosts
 from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
 from speculative.steps import PlacedStep
 from speculative.trees import TreeAdapter
 
 DECODERS = ("autoregressive", "speculative")
-# tokens; after such a prompt the first step drafts nothing: the target reads the prompt, and then its copies, which
-# share its cache, need not read it as well
-LONG_PROMPT = 40
+LONG_PROMPT = 40  # tokens: see after_prompt
 
 
 class Loops(Protocol):
@@ -47,10 +45,10 @@ class PythonLoops:
         self.plan = parts.plan
         self.models = parts.models
         self.batch = parts.plan.batch
-        self.costs = LevelCosts(parts)
+        self.cost_timer = CostTimer(parts)
 
     def measure(self, x) -> None:  # [n]
-        self.costs.measure(x)
+        self.cost_timer.time_levels(x)
 
     def ready(self, inputs: Sequence, N: int) -> None:
         """Measure costs if they decide K, and empty the caches, which hold the measured texts."""
@@ -83,8 +81,9 @@ class PythonLoops:
     def chain_steps(self, x: Sequence[int], N: int, context: Context) -> Iterator[Step]:
         target = context.models["target"]
         lookahead = self.parts.lookaheads[0]
-        draft = lookahead.drafter_of(self.parts.drafts_of_level(0, context), target)
-        if len(x) >= LONG_PROMPT and any(map(self.models.shares_cache, self.plan.network_roles)):
+        draft = lookahead.drafter_of(self.parts.drafters_of_level(0, context), target)
+        has_copies = any(map(self.models.shares_cache, self.plan.network_roles))
+        if has_copies and len(x) >= LONG_PROMPT:
             draft = after_prompt(draft, len(x))
         return speculative_sampling(x, draft, target, N, lookahead.K_max, context.rng, self.plan.rule.accept)
 
@@ -101,6 +100,7 @@ def round_of_one(step: Step) -> list[PlacedStep]:
     return [PlacedStep(0, step)]
 
 
-def after_prompt(draft: Callable, n: int) -> Callable:
-    """Return a drafter that proposes nothing until the text has more than n tokens."""
-    return lambda x, k: draft(x, k) if len(x) > n else NOTHING
+def after_prompt(drafter: Callable, n: int) -> Callable:
+    """Return a drafter that proposes nothing after a prompt of n tokens: the target reads it, and then the target's
+    copies, which share its cache, need not read it as well."""
+    return lambda x, k: drafter(x, k) if len(x) > n else NOTHING

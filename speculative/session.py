@@ -213,7 +213,7 @@ class Session(Generic[AnyOptions]):
     def drafter(self, rng: np.random.Generator, target: Any = None) -> Callable:
         """The drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
         context = self.parts.new_context(rng, self.models, target)
-        return first_of(self.parts.drafts_of_level(0, context))
+        return first_of(self.parts.drafters_of_level(0, context))
 
     def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
         """The Steps of the decoder `name` for N tokens of one prompt, without their text."""

@@ -20,7 +20,7 @@ def call_order(role_call: RoleCall) -> tuple:
 class StepTimes:
     """The times of steps, by the clock and by the models' logs.
 
-    clocked() adds the seconds of each round's work to those that are in no step yet. write() gives the round's first
+    clocked() adds the seconds of each round's work to those that are in no step yet. write_to() gives the round's first
     step the calls that were logged in its work, and its seconds of that sum. What is left of the sum goes to later
     rounds: on a device the work of several is done in the first.
     """
@@ -53,24 +53,24 @@ class StepTimes:
                     made.append((role, call))
         return sorted(made, key=call_order)
 
-    def write(self, step: TextStep, all_stopped: bool) -> None:
-        """Write the times of the round into a step. all_stopped: see take_span."""
+    def write_to(self, step: TextStep, all_stopped: bool) -> None:
+        """Write the times of the round into a step. all_stopped: whether it completes the last stop text."""
         calls = self.calls_of_round()
-        began, step.seconds = self.take_span(calls, all_stopped)
+        step_began, step.seconds = self.take_span(calls, all_stopped)
         of_target = [call for role, call in calls if role == "target"]
         of_drafts = [call for role, call in calls if role != "target"]
-        step.calls = [(role, call.began - began, call.seconds) for role, call in calls]
+        step.calls = [(role, call.began - step_began, call.seconds) for role, call in calls]
         step.derived = of_target[0].derived
         step.scoring = sum(call.seconds for call in of_target)
         step.prefill = any(call.prefill for call in of_target)
         step.draft_prefill = any(call.prefill for call in of_drafts)
         if step.drafted:
-            step.drafting = of_target[0].began - began  # the target's first call begins when all is drafted
+            step.drafting = of_target[0].began - step_began  # the target's first call begins when all is drafted
 
     def take_span(self, calls: Sequence[RoleCall], all_stopped: bool) -> tuple[float, float]:
         """Take the time of a step from the seconds that are in no step yet -> when it began, its seconds.
 
-        calls: of the round, the target's among them. all_stopped: whether this step completes the last stop text.
+        calls: of the round, the target's among them. all_stopped: see write_to.
         """
         _, first = calls[0]
         if not first.derived:  # a loop in Python: all of the round's work was for this step

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from speculative import lookahead
+from speculative import learned
 from speculative.drafters import DRAFTERS
 from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
@@ -120,7 +120,7 @@ class Networks(Models):
         self.loaded["heads"] = Heads(rng.standard_normal((2, N_EMBD, N_EMBD)), rng.standard_normal((2, N_EMBD)))
 
     def time_call(self, role, x, n_rows):
-        """In place of LevelCosts.time_call."""
+        """In place of CostTimer.time_call."""
         return SECONDS.get(role, 0.3) * (1 + 0.05 * (n_rows - 1))
 
     def spec(self, role):
@@ -152,7 +152,7 @@ class World:
         o = make_options(ModelOptions, {"temperature": 1} | options)
         networks = Networks(o, n_vocab, seed)
         self.clock = networks.clock
-        for module in (lookahead, model):
+        for module in (learned, model):
             monkeypatch.setattr(module, "time", self.clock)
         monkeypatch.setitem(DRAFTERS, "users", as_drafter(self.users))
         self.row = row_model(seed + 9000, n_vocab)
@@ -160,7 +160,7 @@ class World:
         self.session = Session(o, networks)
         self.target = self.session.model("target")
         if self.session.plan.depends_on_times:
-            self.session.loops.costs.time_call = networks.time_call
+            self.session.loops.cost_timer.time_call = networks.time_call
             self.session.loops.measure(PROMPT)
         self.lookaheads = self.session.parts.lookaheads
 

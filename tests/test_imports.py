@@ -27,7 +27,7 @@ FLOORS = (
     "speculative.decoding",
     "speculative.step_times",
     "speculative.loops",
-    "speculative.level_costs",
+    "speculative.cost_timer",
     "speculative.decode_parts",
     "speculative.fast",
     "speculative.loading",

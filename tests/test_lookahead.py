@@ -12,9 +12,9 @@ from tiny import decoded, plant
 
 from speculative.acceptance import Acceptance
 from speculative.auto_drafter import Stopping
+from speculative.cost_timer import CostTimer
 from speculative.decode_parts import DecodeParts
 from speculative.drafters import DRAFTERS
-from speculative.level_costs import LevelCosts
 from speculative.lookahead import AutoK
 from speculative.measure.simulate import Clock, KnownText, Prices, Simulation
 from speculative.sampling import NOTHING, speculative_sampling
@@ -81,7 +81,7 @@ def simulate(N, K=None, auto=None, **world):
         auto = auto or AutoK([0.6])
         auto.clock = one.clock
         if not auto.is_measured:
-            auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)], 999)
+            auto.learn_costs(one.window_seconds, [partial(one.elapsed, one.prices.draft)], 999)
         draft = auto.drafter_of([draft], one)
         K = auto.K_max
     one.n_read = len(PROMPT)
@@ -147,7 +147,7 @@ def test_a_drafter_that_is_unsure_leaves_the_place_to_the_next(scale):
     """Its first draft has the margin 1."""
     one = CountingText(99, always)
     auto = AutoK([scale, 0.6], one.clock)
-    auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
+    auto.learn_costs(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []
     auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)([0] * 8, 4)
     assert bool(asked) == (scale > 1)
@@ -193,10 +193,10 @@ def test_a_machine_whose_speed_changes_after_the_measurement_is_no_harm(factor):
 def test_costs_are_measured_within_the_context(pair, monkeypatch, n_ctx):
     """Of the last tokens of a prompt, so many that a small context leaves room for windows."""
     calls = []
-    costs = LevelCosts(DecodeParts(pair.changed(K="auto").plan, pair.models))
+    costs = CostTimer(DecodeParts(pair.changed(K="auto").plan, pair.models))
     costs.n_ctx = n_ctx
     monkeypatch.setattr(costs, "time_call", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
-    costs.measure(range(min(8, n_ctx - 1)))
+    costs.time_levels(range(min(8, n_ctx - 1)))
     assert costs.parts.lookaheads[0].is_measured
     assert all(n + n_rows <= n_ctx for n, n_rows in calls)
     assert (max(n_rows for _, n_rows in calls) == 17) == (n_ctx > 17)
@@ -246,11 +246,12 @@ def adapts_to_speed():
 
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
-    record = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), draft_seconds=SimpleNamespace(usual=0.1))
-    lookahead = SimpleNamespace(window_costs=lambda rows: 1 + 0.75 * (rows - 1), token_seconds=1.0, is_alone=True)
+    stats = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), draft_seconds=SimpleNamespace(usual=0.1))
+    costs = SimpleNamespace(seconds=lambda rows: 1 + 0.75 * (rows - 1))
+    learned = SimpleNamespace(window_costs=costs, token_seconds=1.0, is_alone=True)
     pays = []
-    for k, lookahead.K_max in ((0, 9), (1, 9), (2, 9), (1, 1)):  # the text ends after k drafts, but with the last
-        pays.append(Stopping(record, lookahead, k).pays())
+    for k, learned.K_max in ((0, 9), (1, 9), (2, 9), (1, 1)):  # the text ends after k drafts, but with the last
+        pays.append(Stopping(stats, learned, k).pays())
     return pays == [False, True, False, False]
 
 
@@ -266,7 +267,7 @@ def sure_ones_first():
     """A drafter that is unsure leaves the place to the next."""
     one = CountingText(99, always)
     auto = AutoK([2.0, 0.6], one.clock)
-    auto.measure(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
+    auto.learn_costs(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []
     auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)(PROMPT, 4)
     return asked == [4]
@@ -281,14 +282,14 @@ PLANTED = [
     (learns_from_margins, "acceptance:Acceptance.preferred", "-margin", "-1"),
     (learns_from_margins, "acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
     (IN_BETWEEN, "auto_drafter:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
-    (DEAR_ROWS, "auto_drafter:Stopping.seconds_of", "window_costs(n_drafts + 1)", "window_costs(1)"),
-    (DEAR_ROWS, "auto_drafter:Stopping.pays", "self.record.acceptance.mean * ", ""),
+    (DEAR_ROWS, "auto_drafter:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
+    (DEAR_ROWS, "auto_drafter:Stopping.pays", "self.stats.acceptance.mean * ", ""),
     (ends_the_text, "auto_drafter:Stopping.pays", " or self.pays_to_the_end()", ""),
     (ends_the_text, "auto_drafter:Stopping.pays_to_the_end", "/ 2", "* 9"),
     (costs_little, "auto_drafter:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
-    (costs_little, "lookahead:AutoK.learn", "record.idle_seconds = 0.0", "pass"),
-    (adapts_to_speed, "costs:WindowCosts.learn", "self.slowdown.add", "abs"),
-    (sure_ones_first, "auto_drafter:is_unsure", "< record.scale", "< 0"),
+    (costs_little, "learned:Learned.learn", "stats.idle_seconds = 0.0", "pass"),
+    (adapts_to_speed, "window_costs:WindowCosts.learn", "self.slowdown.add", "abs"),
+    (sure_ones_first, "auto_drafter:is_unsure", "< stats.scale", "< 0"),
 ]  # fmt: skip
 
 
@@ -307,9 +308,9 @@ def test_a_planted_mistake_shows(monkeypatch, check, place, old, new):
 def test_beside_other_texts_no_draft_is_tried_and_none_is_for_the_end(is_alone, n_tried, n_to_the_end):
     """The other texts would wait for the draft, and their calls go on after this text's end."""
     dear = AutoK([0.6], is_alone=is_alone)
-    dear.measure(lambda rows: float(rows), [lambda: 10.0], 40)
-    dear.records[0].idle_seconds = 1e9
-    assert Stopping(dear.records[0], dear, 40).most_drafts() == n_tried
+    dear.learn_costs(lambda rows: float(rows), [lambda: 10.0], 40)
+    dear.stats[0].idle_seconds = 1e9
+    assert Stopping(dear.stats[0], dear, 40).most_drafts() == n_tried
     nearly = AutoK([0.6], is_alone=is_alone)
-    nearly.measure(lambda rows: 1.0 + 0.95 * (rows - 1), [lambda: 0.01], 40)
-    assert Stopping(nearly.records[0], nearly, 1).most_drafts() == n_to_the_end
+    nearly.learn_costs(lambda rows: 1.0 + 0.95 * (rows - 1), [lambda: 0.01], 40)
+    assert Stopping(nearly.stats[0], nearly, 1).most_drafts() == n_to_the_end

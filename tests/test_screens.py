@@ -11,7 +11,7 @@ import pytest
 from enumeration import Clock
 
 import main
-from speculative import lookahead, loops, step_times
+from speculative import cost_timer, learned, step_times
 from speculative.engines import cached_network, contract, model
 from speculative.engines.c.engine import CEngine
 from speculative.measure import measuring, turns
@@ -27,7 +27,7 @@ def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
     monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
-    for module in (cached_network, contract, lookahead, model, sampled, measuring, loops, step_times):
+    for module in (cached_network, contract, learned, model, sampled, measuring, cost_timer, step_times):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)

@@ -451,6 +451,7 @@ def test_a_rule_may_be_a_function(pair):
     tree = "--accept careful tests a chain, and --tree drafts a tree: leave one of them out".replace("--", "")
     assert refusal(mine.changed, tree="2,1") == tree
     assert pair.changed(accept=lambda proposal, q, rng: [7]).compare(PROMPT, 4).r > 0  # q of 7 is 0
+    assert pair.changed(accept=lambda proposal, q, rng: [*np.argsort(rng.random(size=1))]).compare(PROMPT, 4).r > 0
 
 
 @pytest.mark.parametrize("returned", [[], [1] * 9, [0, 0, 0], [2.5], [2048], None, "ab"])

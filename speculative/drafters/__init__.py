@@ -53,17 +53,17 @@ def spec_named(name: str, specs: Mapping) -> DrafterSpec:
     return specs[name]
 
 
-def first_of(drafts: Sequence) -> Callable:
+def first_of(drafters: Sequence) -> Callable:
     """Return a drafter that asks these in turn, and gives the first proposal that is not empty.
 
     Whether a proposal is empty must not depend on draws: to drop a draft after seeing it would change its distribution.
     """
-    if len(drafts) == 1:
-        return drafts[0]
+    if len(drafters) == 1:
+        return drafters[0]
 
     def draft(x, size):  # [n], k or widths -> Proposal or Tree
-        for draft_alone in drafts:
-            proposal = draft_alone(x, size)
+        for drafter in drafters:
+            proposal = drafter(x, size)
             if len(proposal.tokens):
                 break
         return proposal

@@ -9,10 +9,10 @@ from dataclasses import replace
 from statistics import mean
 from typing import NamedTuple
 
-from speculative.costs import ByRows, costs_by_rows, line_through, seconds_of_a_draft
+from speculative.costs import ByRows, costs_by_rows, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.doubt import disturbance, reason_to_doubt, spread_of
-from speculative.measure.measuring import Measured
+from speculative.measure.measuring import Measured, seconds_of_a_draft
 from speculative.measure.predictions import predict
 from speculative.measure.record import (
     Account,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.costs import ByRows, costs_by_rows, seconds_of_a_draft
+from speculative.costs import ByRows, costs_by_rows
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import DrafterSpec
 from speculative.filters import margins_of
@@ -183,3 +183,13 @@ def expected_seconds(rows: int, timed: Sequence[tuple]) -> float:
     """Return the longest that such a window took; n rows take no longer than n calls for one."""
     at_most = rows * timed[0][1] if timed else 0.0
     return max((seconds for n, seconds in timed if n == rows), default=at_most)
+
+
+def seconds_of_a_draft(steps: Sequence[TextStep]) -> float | None:
+    """Return the seconds of a draft token in these steps; 0 if nothing was drafted, None if each proposal read the
+    prompt. The time of empty proposals belongs to the tokens of the others."""
+    proposals = [step for step in steps if not step.draft_prefill]
+    drafted = sum(step.drafted for step in proposals)
+    if drafted:
+        return sum(step.drafting for step in proposals) / drafted
+    return None if any(step.drafted for step in steps) else 0.0

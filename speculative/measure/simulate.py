@@ -16,7 +16,8 @@ import numpy as np
 from speculative.drafters.base import DrafterSpec, until_unsure
 from speculative.engines.calls import Call
 from speculative.filters import one_hot
-from speculative.lookahead import WINDOW_ROWS, AutoK, FixedK
+from speculative.learned import WINDOW_ROWS
+from speculative.lookahead import AutoK, FixedK
 from speculative.sampling import Proposal, speculative_sampling
 
 
@@ -134,7 +135,7 @@ class Simulation:
         if K == "auto":
             lookahead = AutoK([spec.scale for spec in specs], self.clock)
             seconds = [partial(self.prices.of, spec) for spec in specs]
-            lookahead.measure(self.prices.window, seconds, max(WINDOW_ROWS))
+            lookahead.learn_costs(self.prices.window, seconds, max(WINDOW_ROWS))
         drafts = [partial(self.by_text, spec) if spec.by_text else self.by_model for spec in specs]
         draft = lookahead.drafter_of(drafts, self)
         x = text.tokens[: text.n]  # [n]

@@ -1,4 +1,4 @@
-"""The costs by which K auto chooses: those of a draft token and of a window, level by level, before a decode."""
+"""Times what K auto chooses by: a draft token and a window of each level, before a decode."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,14 +7,15 @@ import numpy as np
 
 from speculative.decode_parts import DecodeParts
 from speculative.drafters.base import DrafterSpec
-from speculative.lookahead import WINDOW_ROWS, AutoK
+from speculative.learned import WINDOW_ROWS
+from speculative.lookahead import AutoK
 from speculative.support.progress import working
 
 N_TEXT = 8  # tokens at the end of a prompt, which are the text of the calls that are timed
 
 
-class LevelCosts:
-    """Measures the costs of the levels of a drafter whose K is auto. In a batch, they are those of all its texts."""
+class CostTimer:
+    """Times the levels of a drafter whose K is auto. In a batch, the costs are those of all its texts."""
 
     def __init__(self, parts: DecodeParts):
         self.parts = parts
@@ -22,9 +23,9 @@ class LevelCosts:
         self.models = parts.models
         self.n_ctx = self.models.smallest_context(self.plan).n_ctx
 
-    def measure(self, x) -> None:  # [n]
-        """Measure what is unknown, in a small part of the time that a decode takes. The innermost level comes first: a
-        token that the level around it drafts costs what it takes."""
+    def time_levels(self, x) -> None:  # [n]
+        """Time the levels whose costs are unknown, in a small part of the time that a decode takes. The innermost comes
+        first, because the level around it drafts at its cost. x: a text, whose end is the text of the calls."""
         unknown: dict[int, AutoK] = {}
         for level, lookahead in enumerate(self.parts.lookaheads):
             if isinstance(lookahead, AutoK) and not lookahead.is_measured:
@@ -33,32 +34,35 @@ class LevelCosts:
         x = np.asarray(x)[-min(N_TEXT, most_text) :]  # [n]
         with working("timing calls, from which K is chosen", len(unknown), "level", quiet=not unknown, delay=1) as bar:
             for level in reversed(unknown):
-                self.measure_level(level, unknown[level], x)
+                self.time_level(level, unknown[level], x)
                 bar.update(1)
 
-    def measure_level(self, level: int, lookahead: AutoK, x) -> None:  # [n]
+    def time_level(self, level: int, lookahead: AutoK, x) -> None:  # [n]
         rng = np.random.default_rng(0)  # not the decoder's, whose numbers decide the text
         context = self.parts.new_context(rng, self.models)
-        drafts = self.parts.drafts_of_level(level, context)
+        drafters = self.parts.drafters_of_level(level, context)
         timers = []
-        for spec, draft in zip(self.plan.levels[level], drafts, strict=True):
-            timers.append(partial(self.time_draft, level, spec, draft, x, lookahead.clock))
+        for spec, drafter in zip(self.plan.levels[level], drafters, strict=True):
+            timers.append(self.timer_of(level, spec, partial(self.time_draft, drafter, x, lookahead.clock), x))
         time_window = partial(self.time_call, self.plan.target_of(level), x)
         most_rows = self.n_ctx - len(x)
-        lookahead.measure(time_window, timers, most_rows)
+        lookahead.learn_costs(time_window, timers, most_rows)
 
-    def time_draft(self, level: int, spec: DrafterSpec, draft: Callable, x, clock: Callable) -> float:  # [n]
-        """Return the seconds of a token that a drafter of this level drafts: those of a call of its model; or if an
-        inner level drafts for that by a K auto, those that were measured for it; else those of a draft now."""
+    def timer_of(self, level: int, spec: DrafterSpec, time_draft: Callable, x) -> Callable:  # [n]
+        """Return the function that gives the seconds of a draft token of this drafter."""
         is_innermost = level == len(self.plan.levels) - 1
-        if is_innermost and spec.has_model:
-            return self.time_call(spec.role, x, 1)
+        if is_innermost and spec.has_model:  # a draft is a call
+            return partial(self.time_call, spec.role, x, 1)
         inner = None if is_innermost else self.parts.lookaheads[level + 1]
-        if isinstance(inner, AutoK):
-            return inner.token_seconds
-        draft(x, 1)  # the first draft also reads the text
+        if isinstance(inner, AutoK):  # which was timed before, and knows what a token of its target takes
+            return lambda: inner.token_seconds
+        return time_draft
+
+    def time_draft(self, drafter: Callable, x, clock: Callable) -> float:  # [n]
+        """Return the seconds of a draft after a text that the drafter has read."""
+        drafter(x, 1)
         began = clock()
-        draft(x, 1)
+        drafter(x, 1)
         return self.plan.batch * (clock() - began)  # in a batch its texts draft one after the other
 
     def time_call(self, role: str, x, n_rows: int) -> float:  # [n]
