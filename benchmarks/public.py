@@ -21,7 +21,7 @@ from unittest.mock import MagicMock
 
 from benchmarks.samplers.listed import SAMPLERS, Sampler
 from benchmarks.tables import parser_of
-from speculative.laws.samplers import check, texts
+from speculative.laws.samplers import check, guard
 from speculative.support.errors import UserError, did_you_mean
 
 ADAPTERS = Path(__file__).parent / "samplers"
@@ -129,7 +129,7 @@ def row_in_a_process(folder: Path, name: str) -> Row:
 def child(root: str, name: str) -> None:
     """Print a row as JSON."""
     check.MOST_NODES, check.MOST_PATHS = MOST_NODES, MOST_PATHS
-    texts.MOST_SECONDS = MOST_SECONDS
+    guard.MOST_SECONDS = MOST_SECONDS
     print(json.dumps(judge(Path(root), name)))
 
 

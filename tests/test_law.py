@@ -23,11 +23,12 @@ from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
 from speculative.laws.paths import EXACT, NotRepeatable, distance, law_of
 from speculative.laws.samplers import check as check_law
-from speculative.laws.samplers import drawn, texts
+from speculative.laws.samplers import drawn, guard
 from speculative.laws.samplers.cases import CASES, LINES, interleaved
+from speculative.laws.samplers.guard import as_user_errors
 from speculative.laws.samplers.mistakes import LOOP, MISTAKES, patched
 from speculative.laws.samplers.sampler import Sampler
-from speculative.laws.samplers.texts import as_user_errors, law_of_texts, stand_ins_in
+from speculative.laws.samplers.texts import law_of_texts, stand_ins_in
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 
@@ -666,7 +667,7 @@ def test_a_library_that_is_imported_meanwhile_keeps_the_real_generators(tmp_path
 
 
 def test_only_what_is_computed_counts_as_slow(monkeypatch):
-    monkeypatch.setattr(texts, "MOST_SECONDS", (1, 60))
+    monkeypatch.setattr(guard, "MOST_SECONDS", (1, 60))
     waits = [2.1]  # seconds, once, as on a busy machine
 
     def waits_once(p):

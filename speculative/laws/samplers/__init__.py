@@ -7,12 +7,15 @@ The files in the order of reading, each before those that use it:
     interfaces    the models in the forms that people's models have
     results       the ids in whatever a function returns
     functions     somebody's function, whose parameters are told by their names
-    decoders      how a loop, a drafter, sample(p) or a rule decodes a text
     rule_forms    rules as the paper, Hugging Face and vLLM have them, as rule(proposal, q, rng)
-    sampler       FORMS, and the decoder that a function's parameters ask for
+    decoders      how a loop, a drafter, sample(p) or a rule decodes a text
+    sampler       FORMS, and the decoders that a function's parameters ask for
     stand_ins     what is put in the place of a generator, its class or its method
-    replaced      the places, and everything given back
-    texts         the law of a decoder's texts, whatever somebody's code does
+    libraries     whose random numbers are left alone
+    places        where the stand-ins are put, and everything is given back
+    guard         errors and endless loops of somebody's code
+    texts         the law of a decoder's texts
+    salted        real random numbers, others in each text
     drawn         what cannot be followed: texts are drawn, and counted
     mistakes      the usual ones, in a loop of ours
     causes        which of them gives the same laws
@@ -21,9 +24,12 @@ The files in the order of reading, each before those that use it:
 
 The words, beside those of speculative/laws:
 
-    case          a pair of random models, with N and K; a line of cases has the same lengths and the same kind
+    case          a pair of random models, with N and K
+    line          of cases: the same lengths and the same kind, but different models
     interface     how a model takes a text, and what it returns
     form          the parameters by which a function is recognised
     decoder       decode(draft, target, case, rng) -> the tokens after the prompt
     sampler       somebody's function, as the decoders that its form allows
+    salt          the number of a text that is drawn, which is mixed into every seed
+    left out      what a sampler cannot do, as a vocabulary, and the check does without; the verdict says so
 """

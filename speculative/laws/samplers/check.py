@@ -25,8 +25,9 @@ from speculative.laws.paths import EXACT, NotRepeatable, TooManyPaths, distance
 from speculative.laws.samplers.cases import CASES, Case, interleaved
 from speculative.laws.samplers.causes import cause_of
 from speculative.laws.samplers.drawn import draw_texts
+from speculative.laws.samplers.guard import as_user_errors
 from speculative.laws.samplers.sampler import FORMS, Sampler
-from speculative.laws.samplers.texts import MOST_PATHS, as_user_errors, law_of_texts, stand_ins_in
+from speculative.laws.samplers.texts import MOST_PATHS, law_of_texts, stand_ins_in
 from speculative.laws.samplers.words import counterexample, coverage, drawn_in_words
 from speculative.laws.walks import WALK
 from speculative.support.errors import UserError, did_you_mean
@@ -199,7 +200,7 @@ def by_draws(function: Callable, findings: Findings) -> Verdict:
     words = drawn_in_words(draws, findings.not_followed)
     if not draws.wrong_case:
         return Verdict(None, draws.least(), None, None, words)
-    return Verdict(False, distance(draws.law(), draws.wrong_case.law()), draws.wrong_case, None, words)
+    return Verdict(False, draws.distance(draws.wrong_case), draws.wrong_case, None, words)
 
 
 # ---- The command -----------------------------------------------------------------------------------------------------

@@ -4,17 +4,16 @@ Pearson's statistic says by how much the counts of the texts are too far from wh
 many texts are drawn once more with other seeds: only what fails twice is called wrong.
 """
 
-import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 
+from speculative.laws.paths import distance
 from speculative.laws.samplers.cases import CASES, Case, interleaved
+from speculative.laws.samplers.salted import SaltedStandIns
 from speculative.laws.samplers.sampler import Sampler
-from speculative.laws.samplers.stand_ins import SaltedStandIns
 from speculative.laws.samplers.texts import program_of, stand_ins_in
 from speculative.laws.walks import WALK
 
@@ -25,65 +24,69 @@ PORTION = 250  # texts of each case, before it is asked whether there is time fo
 MOST_TEXTS = 4_000  # of a case
 SECONDS = 30
 N_CASES = 2  # of each line
+N_TRIED = 2  # cases by which a decoder is chosen
 
 
 class Draws:
-    """Texts of each case, by number. The stand-ins of seeds ask for the number."""
+    """Texts of a decoder that are drawn, of each case as many."""
 
-    decode: Callable  # that is tried, in the end the sampler's
-
-    def __init__(self, cases: list[Case]):
+    def __init__(self, decode: Callable, cases: list[Case], stand_ins: SaltedStandIns):
+        self.decode = decode
         self.cases = cases
+        self.stand_ins = stand_ins
         self.counts: dict = {case: Counter() for case in cases}  # of the texts
-        self.wrong_case: Case | None = None
         self.n_texts = 0  # of each case
-        self.number = 0
-        self.stand_ins = SaltedStandIns(lambda: self.number)
+        self.wrong_case: Case | None = None
 
     def draw(self, case: Case, n: int) -> None:
-        """Draw n more texts."""
+        """Draw n more texts of a case."""
         program = program_of(self.decode, case)
         for _ in range(n):
-            self.number += 1
             WALK.begin_path([])  # which counts the calls of this text, and its seconds
-            np.random.seed(0)  # of this number, as all seeds
-            random.seed(0)
-            if torch := sys.modules.get("torch"):
-                torch.manual_seed(0)
-            text = program(np.random.Generator(np.random.PCG64(self.stand_ins.seed("rng"))))
+            text = program(self.stand_ins.begin_text())
             self.counts[case][text] += 1
 
-    def draw_anew(self, case: Case, n: int) -> None:
-        self.counts[case].clear()
-        self.draw(case, n)
+    def draw_portion(self) -> None:
+        """Draw PORTION more texts of each case."""
+        self.n_texts += PORTION
+        for case in self.cases:
+            self.draw(case, PORTION)
 
-    def differs(self, case: Case) -> bool:
-        """Whether its texts do not follow the law."""
-        return sigmas(self.counts[case], case.law()) > SIGMAS
+    def draw_all(self) -> None:
+        """Draw as many texts as there is time for."""
+        until = time.monotonic() + SECONDS
+        while not self.n_texts or (self.n_texts < MOST_TEXTS and time.monotonic() < until):
+            self.draw_portion()
 
-    def few_differ(self, decode: Callable) -> bool:
-        """Whether texts of a few cases do not follow the law with this decoder."""
-        self.decode = decode
-        few = self.cases[:N_CASES]
-        for case in few:
-            self.draw_anew(case, PORTION)
-        return any(map(self.differs, few))
-
-    def differs_twice(self, case: Case) -> bool:
-        """Whether neither its texts follow the law, nor as many new ones."""
-        if not self.differs(case):
-            return False
-        self.draw_anew(case, self.n_texts)
-        return self.differs(case)
+    def find_wrong(self) -> None:
+        """Find a case whose texts do not follow the law. Constant texts tell nothing."""
+        if not self.are_constant():
+            self.wrong_case = next(filter(self.differs_twice, self.cases), None)
 
     def are_constant(self) -> bool:
         """Whether each case that should have several texts has one, as from a fixed seed."""
         return all(len(counts) == 1 for case, counts in self.counts.items() if len(case.law()) > 1)
 
-    def law(self) -> dict:
-        """The law of the wrong case, as far as its texts tell."""
-        counts = self.counts[self.wrong_case]
+    def differs_twice(self, case: Case) -> bool:
+        """Whether neither its texts follow the law, nor as many new ones."""
+        if not self.differs(case):
+            return False
+        self.counts[case].clear()
+        self.draw(case, self.n_texts)
+        return self.differs(case)
+
+    def differs(self, case: Case) -> bool:
+        """Whether its texts do not follow the law."""
+        return sigmas(self.counts[case], case.law()) > SIGMAS
+
+    def law(self, case: Case) -> dict:
+        """The law, as far as the texts tell."""
+        counts = self.counts[case]
         return {text: n / counts.total() for text, n in counts.items()}
+
+    def distance(self, case: Case) -> float:
+        """How far the texts are from the target's law."""
+        return distance(self.law(case), case.law())
 
     def least(self) -> float:
         """The distance from the law that would have shown."""
@@ -92,19 +95,20 @@ class Draws:
 
 def draw_texts(function: Callable, sampler: Sampler) -> Draws:
     """Draw as many texts as there is time for. Raises UserError if the function does."""
-    draws = Draws([case for case in interleaved(CASES) if case.number < N_CASES and case.n_vocab < 64])
-    until = time.monotonic() + SECONDS
-    with stand_ins_in(function, draws.stand_ins):
-        sampler.choose_decoder(draws.few_differ)
-        draws.decode = sampler.decode
-        for counts in draws.counts.values():
-            counts.clear()
-        while not draws.n_texts or (draws.n_texts < MOST_TEXTS and time.monotonic() < until):
-            draws.n_texts += PORTION
-            for case in draws.cases:
-                draws.draw(case, PORTION)
-        if not draws.are_constant():
-            draws.wrong_case = next(filter(draws.differs_twice, draws.cases), None)
+    cases = [case for case in interleaved(CASES) if case.number < N_CASES and case.n_vocab < 64]
+    stand_ins = SaltedStandIns()
+
+    def distance_in_few(decode):
+        """The largest distance of the first cases from the target's laws, 0 for those that chance explains."""
+        few = Draws(decode, cases[:N_TRIED], stand_ins)
+        few.draw_portion()
+        return max(map(few.distance, filter(few.differs, few.cases)), default=0.0)
+
+    with stand_ins_in(function, stand_ins):
+        sampler.choose_decoder(distance_in_few)
+        draws = Draws(sampler.decode, cases, stand_ins)
+        draws.draw_all()
+        draws.find_wrong()
     return draws
 
 
@@ -120,7 +124,7 @@ def sigmas(counts: Counter, law: dict) -> float:
         group = text if n * q >= USUAL else "others"
         expected[group] += n * q
         observed[group] += counts[text]
-    if expected["others"] <= 0.5:
+    if expected["others"] <= 0.5:  # the statistic divides by it: a single text, which may well come, would be too much
         del expected["others"]
     statistic = sum((observed[group] - n_expected) ** 2 / n_expected for group, n_expected in expected.items())
     freedom = max(1, len(expected) - 1)

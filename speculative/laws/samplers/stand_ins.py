@@ -1,18 +1,16 @@
-"""What is put in the place of somebody's random numbers: unknown numbers, or real ones with other seeds in each text.
+"""What is put in the place of somebody's random numbers.
 
 NumPy's and Python's generators are written in C and cannot be told to give unknown numbers. So each thing that gives
-random numbers, a generator, its class or its method, has a stand-in. replaced.py says where it is put.
+random numbers, a generator, its class or its method, has a stand-in. places.py says where it is put.
 """
 
 import pickle
 import random
 import sys
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any
-from unittest.mock import patch
-from zlib import crc32
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from speculative.laws.unknown import MATH, Float
 SYSTEM = random.SystemRandom  # which has no state
 
 
-class StandIns:
+class StandIns(ABC):
     """What is put in the place of each thing."""
 
     def __init__(self, stand_ins: dict):
@@ -41,6 +39,10 @@ class StandIns:
             return None
         parts = zip(thing, stand_ins, strict=True)
         return tuple(part if stand_in is None else stand_in for part, stand_in in parts)
+
+    @abstractmethod
+    def in_torch(self) -> AbstractContextManager:
+        """Within, PyTorch has its stand-ins. It needs a way of its own: its tensors compute with the numbers."""
 
 
 class UnknownStandIns(StandIns):
@@ -66,55 +68,14 @@ class UnknownStandIns(StandIns):
             self.add(thing, getattr(generator, thing.__name__))
         return super().of(thing)
 
+    def in_torch(self) -> AbstractContextManager:
+        from speculative.laws.pytorch.torches import unknown_tensors
 
-class SaltedStandIns(StandIns):
-    """Real numbers, with other seeds in each text: those of one seed are still the same ones in one text."""
-
-    def __init__(self, salt: Callable) -> None:
-        """salt() -> a number, another one in each text."""
-        self.salt = salt
-        super().__init__({})
-        of_jax = vars(jax_random())
-        for function in (np.random.default_rng, random.seed, np.random.seed, of_jax.get("key"), of_jax.get("PRNGKey")):
-            if function:
-                self.add(function, self.salted(function))
-        for kind in OF_TYPES.keys() - {np.random.Generator}:
-            self.add(kind, self.salted_class(kind))
-
-    def salted(self, function: Callable) -> Callable:
-        """The function, with another seed."""
-        return lambda seed=None, *more, **named: function(self.seed(seed), *more, **named)
-
-    def salted_class(self, kind: Any) -> type:
-        """The class, whose objects begin with another seed. NumPy asks whether something is of its classes."""
-        other = self.seed
-
-        class WithSalt(kind):
-            def __init__(self, seed=None, *more, **named):
-                super().__init__(other(seed), *more, **named)
-
-        return WithSalt
-
-    def salted_torch(self) -> AbstractContextManager:
-        """Within, the seeds of PyTorch are others too."""
-        torch: Any = sys.modules["torch"]
-        other = self.seed
-
-        class Generator(torch.Generator):
-            def manual_seed(self, seed):
-                return super().manual_seed(other(seed))
-
-        return patch.multiple(torch, Generator=Generator, manual_seed=self.salted(torch.manual_seed))
-
-    def seed(self, seed: Any):
-        """Return another seed, the same one in the same text. A generator or the like stays."""
-        if seed is None or isinstance(seed, int | str | np.integer | list | tuple):
-            return crc32(f"{seed!r} {self.salt()}".encode())
-        return seed
+        return unknown_tensors()
 
 
 def jax_random() -> ModuleType:
-    """JAX's module, if somebody has imported it, else an empty one. Its numbers are refused, and so they are drawn."""
+    """JAX's module, if somebody has imported it, else an empty one. Its numbers cannot be followed: they are drawn."""
     return sys.modules.get("jax.random", ModuleType("jax.random"))
 
 

@@ -72,7 +72,7 @@ def drawn_in_words(draws: Draws, reason: str) -> str:
     """What was seen in texts that were drawn, and why they were."""
     why = f"Its random numbers cannot be followed: {reason}."
     if draws.wrong_case:
-        example = counterexample(draws.wrong_case, draws.law())
+        example = counterexample(draws.wrong_case, draws.law(draws.wrong_case))
         return f"Not lossless, by {draws.n_texts:,} texts, twice. {why}\n{example}"
     if draws.are_constant():
         return f"Cannot tell: it returned the same texts {draws.n_texts:,} times, as from a fixed seed. {why}"
