@@ -26,7 +26,7 @@ from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.padded import Padding
-from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
+from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count
 from speculative.support.errors import UserError
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}

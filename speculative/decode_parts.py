@@ -10,7 +10,7 @@ from speculative.drafters import first_of
 from speculative.drafters.base import Context, DrafterSpec
 from speculative.drafters.staged import staged
 from speculative.engines.model import join_decode
-from speculative.loading import Models
+from speculative.loaded_models import Models
 from speculative.lookahead import AutoK, FixedK, Lookahead
 from speculative.plan import Plan
 from speculative.rules import TOKEN

@@ -3,7 +3,7 @@ Whether it pays is decided by the small files of the models, before any weights 
 
 from dataclasses import replace
 
-from speculative.loading import Models
+from speculative.loaded_models import Models
 from speculative.options import AnyOptions
 from speculative.support.errors import UserError
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from speculative.blog.encoder import Encoder
-from speculative.checkpoints.tensors import checkpoint_shapes
+from speculative.checkpoints.shapes import checkpoint_shapes
 from speculative.engines.formats import model_bytes
 from speculative.engines.vocabulary import map_vocabulary
 from speculative.support.errors import UserError

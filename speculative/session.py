@@ -14,7 +14,7 @@ from speculative.drafters import first_of
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.choice import make_engine
 from speculative.fast import spelled_out
-from speculative.loading import Models
+from speculative.loaded_models import Models
 from speculative.loops import DECODERS, Loops, PythonLoops
 from speculative.options import AnyOptions, ModelOptions, make_options
 from speculative.plan import Plan, make_plan, wanted_models

@@ -19,7 +19,7 @@ from speculative.engines import model
 from speculative.engines.model import Model
 from speculative.laws.paths import distance, law_of
 from speculative.laws.samplers.cases import coarse, generator_of, model_of
-from speculative.loading import Models
+from speculative.loaded_models import Models
 from speculative.model_spec import ModelSpec
 from speculative.options import ModelOptions, make_options
 from speculative.sampling import autoregressive_sampling

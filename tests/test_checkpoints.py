@@ -26,7 +26,8 @@ from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.hugging_face import openai_name
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
-from speculative.checkpoints.tensors import build_params, checkpoint_shapes, nested
+from speculative.checkpoints.shapes import checkpoint_shapes, nested
+from speculative.checkpoints.tensors import build_params
 from speculative.engines.choice import make_engine
 from speculative.model_spec import ModelSpec
 

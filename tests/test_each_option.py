@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 import main
-from speculative import loading
+from speculative import loaded_models
 from speculative.checkpoints import loading as loading_of_checkpoints
 from speculative.options import FIELDS
 
@@ -85,7 +85,7 @@ def output(command, pair_words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in ("verify", "interact", "write_packed"):
         monkeypatch.setattr(main, name, lambda *given, name=name: print("calls", name))
-    monkeypatch.setattr(loading, "complete_folder", complete_folder)
+    monkeypatch.setattr(loaded_models, "complete_folder", complete_folder)
 
     def output(words):
         given = {word.partition("=")[0] for word in words}

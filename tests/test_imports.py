@@ -30,7 +30,7 @@ FLOORS = (
     "speculative.cost_timer",
     "speculative.decode_parts",
     "speculative.fast",
-    "speculative.loading",
+    "speculative.loaded_models",
     "speculative.packs",
     "speculative.model_spec",
     "speculative.engines speculative.plan",

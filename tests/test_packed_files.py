@@ -13,7 +13,7 @@ from tiny import flatten, python, refusal
 from speculative import fast
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.tensors import checkpoint_shapes
+from speculative.checkpoints.shapes import checkpoint_shapes
 from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.engine import CEngine

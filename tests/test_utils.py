@@ -17,7 +17,7 @@ from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.names import checked_model_name, is_path
 from speculative.checkpoints.official import HPARAMS, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index
-from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
+from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count
 from speculative.support.errors import UserError
 from utils import load_encoder_hparams_and_params, load_gpt2_params_from_tf_ckpt
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
-from speculative.checkpoints.tensors import checkpoint_shapes, nested
+from speculative.checkpoints.shapes import checkpoint_shapes, nested
 from speculative.measure.ending import texts_of
 from speculative.measure.record import Sample
 from speculative.support.errors import UserError

@@ -14,7 +14,7 @@ from typing import Any
 from speculative.checkpoints.disk import mapped
 from speculative.checkpoints.internet import announce, certificate_advice, trust_certificates
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
-from speculative.checkpoints.tensors import parameter_count
+from speculative.checkpoints.shapes import parameter_count
 from speculative.support.errors import UserError, first_line
 from speculative.support.files import locked, replacing, size_of
 from speculative.support.progress import working
@@ -58,9 +58,14 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
                     receive(session, url, f"{path}.part", size)
                     finish(url, path, sha256)
     except (OSError, ValueError) as error:  # requests' are OSErrors; a ValueError comes of headers that make no sense
-        cause = getattr(error.args[0], "reason", error) if error.args else error  # urllib3's, the last of its tries
+        cause = cause_of(error)
         advice = certificate_advice(cause) or f": {HINT}"
         raise UserError(f"cannot download {url} ({first_line(cause)}){advice}") from None
+
+
+def cause_of(error: Exception) -> Exception:
+    """Return the error of the last try, if requests' error holds urllib3's, which holds that."""
+    return getattr(error.args[0], "reason", error) if error.args else error
 
 
 def new_session() -> Any:
@@ -84,7 +89,7 @@ def receive(session: Any, url: str, part: str, size: int) -> None:
 
     if os.path.islink(part) or size_of(part) > size:  # of a stranger, or of another version
         os.remove(part)
-    length = size
+    length = size  # of the whole file; 0 until an answer tells it
     n_received = size_of(part)
     while n_received < length or not length:
         begin = n_received
@@ -114,7 +119,7 @@ def n_bytes_of(answer: Any) -> int:
 
 
 def write(answer: Any, part: str, begin: int, length: int) -> None:
-    """Write the bytes of an answer to the file from `begin` on, as far as they come."""
+    """Write the bytes of an answer to the file from `begin` on, as far as they come: its size says what is missing."""
     import requests
 
     bar = working(f"downloading {part}", length, "B", initial=begin, unit_scale=True)

@@ -78,6 +78,7 @@ def read_file(path: str) -> tuple[Index, dict]:
             metadata = f.metadata() or {}
     except SafetensorError as error:
         raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)})") from None
+    # The header is read here once more, as the library does not tell where tensors are, and they stay mapped.
     start = 8 + int.from_bytes(file.content[:8], "little")  # of the tensors
     header = json.loads(file.content[8:start])
     header.pop("__metadata__", None)

@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from speculative.checkpoints.tensors import by_threads, checkpoint_shapes, nested
+from speculative.checkpoints.shapes import checkpoint_shapes, nested
+from speculative.checkpoints.tensors import by_threads
 
 WRITES = "wte|wpe|c_proj"  # parameters whose last axis is the residual stream
 READS = "(c_attn|c_fc)/w"  # parameters whose first axis is the residual stream

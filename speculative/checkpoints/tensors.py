@@ -17,11 +17,10 @@ import numpy as np
 from speculative.checkpoints.advice import advice_on_tensors
 from speculative.checkpoints.crc32c import crc32c, warn_about
 from speculative.checkpoints.disk import MappedFile, Note, bad_file, state_of
+from speculative.checkpoints.shapes import Shape, Shapes, checkpoint_shapes, nested
 from speculative.support.errors import UserError
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
-Shape = tuple[int, ...]
-Shapes = dict[str, Shape]  # of tensors by name
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
 
 
@@ -97,36 +96,6 @@ def forget_pages(tensor: Tensor) -> None:
 # ---- All tensors of a model ------------------------------------------------------------------------------------------
 
 
-def checkpoint_shapes(hparams: dict) -> Shapes:
-    """Return {name: shape} of every parameter."""
-    n = hparams["n_embd"]
-    n_inner = hparams.get("n_inner", 4 * n)
-    block: Shapes = {
-        "ln_1/g": (n,),
-        "ln_1/b": (n,),
-        "ln_2/g": (n,),
-        "ln_2/b": (n,),
-        "attn/c_attn/w": (n, 3 * n),
-        "attn/c_attn/b": (3 * n,),
-        "attn/c_proj/w": (n, n),
-        "attn/c_proj/b": (n,),
-        "mlp/c_fc/w": (n, n_inner),
-        "mlp/c_fc/b": (n_inner,),
-        "mlp/c_proj/w": (n_inner, n),
-        "mlp/c_proj/b": (n,),
-    }
-    shapes: Shapes = {"wte": (hparams["n_vocab"], n), "wpe": (hparams["n_ctx"], n)}
-    for i in range(hparams["n_layer"]):
-        for name, shape in block.items():
-            shapes[f"h{i}/{name}"] = shape
-    return shapes | {"ln_f/g": (n,), "ln_f/b": (n,)}
-
-
-def parameter_count(hparams: dict) -> int:
-    """Return the number of parameters. Each takes 4 bytes as float32."""
-    return sum(math.prod(shape) for shape in checkpoint_shapes(hparams).values())
-
-
 def build_params(index: Index, hparams: dict, convert: Callable = lambda name, array: array) -> dict:
     """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
@@ -190,16 +159,3 @@ def check_shapes(index: Index, shapes: Shapes) -> None:
             continue
         hint = " (transposed, as in nanoGPT's checkpoints)" if tensor.shape == shape[::-1] else ""
         raise bad_file(tensor.path, f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings")
-
-
-def nested(values: dict) -> dict:
-    """{"h0/ln_1/g": value, ...} -> {"blocks": [{"ln_1": {"g": value}}, ...], ...}, as gpt2.gpt2 takes it."""
-    params: dict = {}
-    for name, value in values.items():
-        *keys, last = name.split("/")
-        inner = params
-        for key in keys:
-            inner = inner.setdefault(key, {})
-        inner[last] = value
-    n_layer = sum(name.startswith("h") for name in params)
-    return params | {"blocks": [params.pop(f"h{i}") for i in range(n_layer)]}

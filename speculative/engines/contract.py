@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from speculative.checkpoints.tensors import nested
+from speculative.checkpoints.shapes import nested
 from speculative.engines import memory
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import FORMATS

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.checkpoints.tensors import Shape, Shapes
+from speculative.checkpoints.shapes import Shape, Shapes
 from speculative.support.errors import UserError
 
 BLOCK = 32  # inputs that share a scale in int4, and in rows that are rounded to 8 bits

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speculative.checkpoints.official import HPARAMS
-from speculative.checkpoints.tensors import checkpoint_shapes, parameter_count
+from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, model_bytes
 from speculative.engines.system import groups, lines, sysctl
 from speculative.support.errors import UserError

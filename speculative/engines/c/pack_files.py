@@ -15,7 +15,7 @@ import numpy as np
 from speculative.checkpoints.disk import bad_file, mapped, state_of
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import load_params
-from speculative.checkpoints.tensors import Shape, checkpoint_shapes, nested
+from speculative.checkpoints.shapes import Shape, checkpoint_shapes, nested
 from speculative.engines.c.library import lanes
 from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import Format, matrix_of

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.checkpoints.tensors import Shape
+from speculative.checkpoints.shapes import Shape
 from speculative.engines.c.layout import numbers
 from speculative.engines.c.library import lanes, library
 from speculative.engines.formats import Format, converter

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from speculative.blog.encoder import Encoder
@@ -11,7 +12,7 @@ from speculative.checkpoints import crc32c
 from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from speculative.checkpoints.tensors import parameter_count
+from speculative.checkpoints.shapes import parameter_count
 from speculative.drafters.base import DrafterSpec
 from speculative.engines import memory
 from speculative.engines.c.library import c_crc32c, library
@@ -68,8 +69,12 @@ class Models:
         """Download the small files if they are missing, and read them. Raises UserError."""
         if role not in self.specs:
             is_copy = role in FORMATS
-            self.specs[role] = self.spec("target")._replace(role=role, dtype=role) if is_copy else self.described(role)
+            self.specs[role] = self.copy_of_target(role) if is_copy else self.described(role)
         return self.specs[role]
+
+    def copy_of_target(self, dtype: str) -> ModelSpec:
+        """Return the spec of the target's copy in this format, which is its role."""
+        return self.spec("target")._replace(role=dtype, dtype=dtype)
 
     def described(self, role: str) -> ModelSpec:
         """Return the spec of a model. Raises UserError if a draft's vocabulary is not the target's."""
@@ -82,11 +87,11 @@ class Models:
         spec = ModelSpec(role, size, folder, dtype, *load_encoder_and_hparams(folder, of_target))
         return spec.drafting_for(target)
 
-    def check(self, networks: Sequence[str], n_cached: int | None = None) -> None:
-        """Raise UserError if these networks do not fit into the memory, before gigabytes are downloaded and read.
-        n_cached: the tokens of all prompts, if several are decoded together."""
+    def check(self, roles: Sequence[str], n_cached: int | None = None) -> None:
+        """Raise UserError if the networks of these roles do not fit into the memory, before they are downloaded and
+        read. n_cached: the tokens of all prompts, if several are decoded together."""
         sizes = []
-        for spec in self.new_specs(networks):
+        for spec in self.new_specs(roles):
             dtype = self.engine.held_dtype(spec.dtype)
             n_own = 0 if self.shares_cache(spec.role) else n_cached
             sizes.append(memory.SizedModel(spec.role, spec.hparams, dtype, n_own))
@@ -98,14 +103,14 @@ class Models:
 
     def check_weights(self, plan: Plan) -> None:
         """Raise UserError if a drafter needs the weights of a target that is a function."""
-        for spec in plan.specs:
-            if spec.needs_weights and not self.spec("target").folder:
+        for drafter in plan.specs:
+            if drafter.needs_weights and not self.spec("target").folder:
                 needs = "needs the target's weights, and a function has none: try prompt_lookup"
-                raise UserError(f"--drafter {spec.name} {needs}")
+                raise UserError(f"--drafter {drafter.name} {needs}")
 
-    def new_specs(self, networks: Sequence[str]) -> list[ModelSpec]:
-        """Return the specs of these networks without those that are loaded."""
-        return [self.spec(role) for role in networks if role not in self.loaded]
+    def new_specs(self, roles: Sequence[str]) -> list[ModelSpec]:
+        """Return the specs of these roles without those that are loaded."""
+        return [self.spec(role) for role in roles if role not in self.loaded]
 
     def shares_cache(self, role: str) -> bool:
         """Return True for a copy of the target that uses the target's cache."""
@@ -148,7 +153,7 @@ class Models:
 
     def read(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
         """Read the weights of a model, downloaded if they are missing, once for all formats of these specs."""
-        folder = self.folder_of(specs[0])
+        folder = self.complete_folder(specs[0])
         unpacked = []
         for spec in specs:
             if network := self.packs.mapped(spec, folder):
@@ -159,45 +164,46 @@ class Models:
             self.read_checkpoint(unpacked, folder, in_place)
 
     def read_checkpoint(self, specs: Sequence[ModelSpec], folder: str, in_place: bool) -> None:
-        size = specs[0].size
-        hparams = specs[0].hparams
         files = look(folder)
         in_place = in_place and not files.padded_from  # a padded model's weights are not read where they lie
-        packed = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
         if crc32c.is_slow() and library():
             crc32c.in_c = c_crc32c
-        n_bytes = 4 * parameter_count(hparams)
-        with working(f"loading {size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
-
-            def read_weights(convert):
-                def convert_and_count(name, array):
-                    value = convert(name, array)
-                    bar.update(array.nbytes)
-                    return value
-
-                began = time.perf_counter()
-                params = load_params(folder, hparams, convert_and_count)
-                self.packs.note(packed, time.perf_counter() - began)
-                return params
-
-            networks = self.engine.load(read_weights, specs, in_place)
+        packable = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
+        read_weights = partial(self.read_weights, specs[0], folder, packable)
+        networks = self.engine.load(read_weights, specs, in_place)
         for spec, network in zip(specs, networks, strict=True):
             self.loaded[spec.role] = network
             if is_mapped(network.params):
                 for name in files.weights:
                     self.files_in_use.add(os.path.join(folder, name))
 
-    def write_packs(self, networks: Sequence[str]) -> Iterator[str]:
-        """Write the packs of these networks that are missing or damaged, one after the other. Yield the paths of all.
-        Raises UserError."""
-        for spec in map(self.spec, networks):
-            yield self.packs.write(spec, self.folder_of(spec))
+    def read_weights(self, spec: ModelSpec, folder: str, packable: Sequence[ModelSpec], convert: Callable) -> Any:
+        """Read the tensors of a model with a bar, and call convert(name, array) for each -> its results. packable: the
+        specs whose packs would save the reading."""
+        n_bytes = 4 * parameter_count(spec.hparams)
+        began = time.perf_counter()
+        with working(f"loading {spec.size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
 
-    def folder_of(self, spec: ModelSpec) -> str:
-        """Return the folder of a model, complete with its weights."""
+            def convert_and_count(name, array):
+                value = convert(name, array)
+                bar.update(array.nbytes)
+                return value
+
+            params = load_params(folder, spec.hparams, convert_and_count)
+        self.packs.note(packable, time.perf_counter() - began)
+        return params
+
+    def write_packs(self, roles: Sequence[str]) -> Iterator[str]:
+        """Write the packs of these roles that are missing or damaged, one after the other. Yield the paths of all.
+        Raises UserError."""
+        for spec in map(self.spec, roles):
+            yield self.packs.write(spec, self.complete_folder(spec))
+
+    def complete_folder(self, spec: ModelSpec) -> str:
+        """Return the folder of a model, with its weights, which are downloaded if they are missing."""
         return complete_folder(spec.size, self.models_dir, self.source)
 
-    def forget(self, networks: Sequence[str]) -> None:
+    def forget(self, roles: Sequence[str]) -> None:
         """Empty the caches, so that two decodes begin alike."""
-        for role in networks:
+        for role in roles:
             self.loaded[role].forget()
