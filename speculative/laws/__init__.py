@@ -7,22 +7,45 @@ probabilities of each text are added up:
     >>> law_of(lambda rng: bool(rng.random() < 0.3))
     {True: 0.3, False: 0.7}
 
+A program with two forks has three paths, each given by the branches that it shall take first:
+
+    def program(rng):
+        if rng.random() < 0.3:
+            return "a" if rng.random() < 0.5 else "b"
+        return "c"
+
+    given   taken   weight     outcome
+    []      [0, 0]  0.3 * 0.5  a        which leaves [0, 1] and [1]
+    [0, 1]  [0, 1]  0.3 * 0.5  b
+    [1]     [1]     0.7        c
+
 And speculative.law(function) -> a Verdict, as in a test:
 
     def test_mine():
         assert speculative.law(mine).lossless
+
+One comparison, u < q / p with q / p = 0.4, from the sampler to the law:
+
+    generators.py  UnknownGenerator.random          u, an UnknownNumber
+    unknown.py     UnknownNumber.__array_ufunc__    np.less of u and 0.4
+    unknown.py     computed                         a Formula of u
+    uniform.py     ends_of, switch                  True near 0, False near 1, and the change is at 0.4
+    uniform.py     Uniform.fork_at                  [0, 0.4, 1]: u is in one of these intervals
+    walks.py       Walk.take_branch                 [0.4, 0.6]: one is taken, the other path is left for later
+    paths.py       law_of                           adds the weight of the path to its outcome
 
 The files in the order of reading, each before those that use it:
 
     uniform     a random number that is not known yet: a comparison is a fork
     races       which of many random numbers is the largest, as one fork
     unknown     such numbers in the place of floats and arrays
+    of_python   what stands for Python's float and math
     walks       the walk along all paths
     generators  generators of these numbers, in the place of NumPy's and Python's
     paths       law_of
 
-    samplers/   the check of somebody's sampler
     pytorch/    the same for PyTorch's tensors and generators; may be skipped at first
+    samplers/   the check of somebody's sampler
 
 The words:
 

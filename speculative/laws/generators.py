@@ -1,4 +1,4 @@
-"""Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/tensors.py)"""
+"""Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/draws.py)"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -27,37 +27,45 @@ def one_trial(u, n, p):
     return (u < p) * 1
 
 
-# What NumPy's and Python's methods make of a number from 0 to 1, with their parameters.
-TRANSFORMS: dict[str, Callable] = {
-    "uniform": lambda u, low=0.0, high=1.0: u * np.subtract(high, low) + low,
-    "standard_exponential": lambda u: -np.log(u),
-    "exponential": lambda u, scale=1.0: -np.log(u) * scale,
-    "expovariate": lambda u, lambd=1.0: -np.log(u) / lambd,
-    "gumbel": lambda u, loc=0.0, scale=1.0: -np.log(-np.log(u)) * scale + loc,
-    "binomial": one_trial,
+class Transform(NamedTuple):
+    """What a method of NumPy's or Python's makes of a number from 0 to 1."""
+
+    n_parameters: int  # of the method, without size
+    of_u: Callable
+
+
+TRANSFORMS = {
+    "uniform": Transform(2, lambda u, low=0.0, high=1.0: u * np.subtract(high, low) + low),
+    "standard_exponential": Transform(0, lambda u: -np.log(u)),
+    "exponential": Transform(1, lambda u, scale=1.0: -np.log(u) * scale),
+    "expovariate": Transform(1, lambda u, lambd=1.0: -np.log(u) / lambd),
+    "gumbel": Transform(2, lambda u, loc=0.0, scale=1.0: -np.log(-np.log(u)) * scale + loc),
+    "binomial": Transform(2, one_trial),
 }
 
 
 @dataclass(eq=False)
-class Stream:
-    """The numbers of a seed, which begin anew in each path. In Generator(PCG64(7)) both generators have one stream."""
+class BitGenerator:
+    """What the numbers of one or several generators come from, in NumPy's word: in Generator(PCG64(7)) both have one.
+    It begins anew in each path."""
 
     family: str  # of generators; two have other numbers for one seed
     first_seed: Any  # None for other numbers in each path
 
-    def begin(self, seed) -> "Begun":
-        """Begin with the numbers of a seed, which all streams of one family share."""
-        begun = Begun(WALK.stream(None if seed is None else f"{self.family} {seed}"), count())
-        WALK.of_path[self] = begun
-        return begun
+    def seed(self, seed) -> "State":
+        """Begin with the numbers of a seed, which all of one family share."""
+        state = State(WALK.stream(None if seed is None else f"{self.family} {seed}"), count())
+        WALK.of_path[self] = state
+        return state
 
-    def in_path(self) -> "Begun":
+    @property
+    def state(self) -> "State":
         """How far it is in this path, where it begins with its first seed."""
-        return WALK.of_path.get(self) or self.begin(self.first_seed)
+        return WALK.of_path.get(self) or self.seed(self.first_seed)
 
 
-class Begun(NamedTuple):
-    """A stream that has begun in a path."""
+class State(NamedTuple):
+    """The state of a bit generator in a path: what comes next."""
 
     numbers: Iterator[Uniform]
     children: Iterator[int]  # the numbers of the generators that it will spawn
@@ -71,18 +79,18 @@ class UnknownGenerator:
     def __init__(self, seed=None, *_, **__):
         """seed: a number, or a generator or a SeedSequence with one."""
         if not isinstance(seed, UnknownGenerator):
-            self.stream = Stream(self.family, seed)
-        elif seed.stream.family == "SeedSequence":
-            self.stream = Stream(self.family, seed.stream.first_seed)
+            self.bits = BitGenerator(self.family, seed)
+        elif seed.bits.family == "SeedSequence":
+            self.bits = BitGenerator(self.family, seed.bits.first_seed)
         else:
-            self.stream = seed.stream
+            self.bits = seed.bits
 
     def seed(self, seed=None, *_) -> "UnknownGenerator":
-        self.stream.begin(seed)
+        self.bits.seed(seed)
         return self
 
     def number(self) -> UnknownNumber:
-        return UnknownNumber(next(self.stream.in_path().numbers))
+        return UnknownNumber(next(self.bits.state.numbers))
 
     def random(self, size=None, dtype=None):
         if size is None:
@@ -99,8 +107,8 @@ class UnknownGenerator:
 
     def spawn(self, n: int) -> list:
         """Other generators, whose seeds follow from this one's."""
-        seed = self.stream.first_seed
-        children = islice(self.stream.in_path().children, n)
+        seed = self.bits.first_seed
+        children = islice(self.bits.state.children, n)
         return [type(self)(None if seed is None else f"{seed} {i}") for i in children]
 
     def __getattr__(self, name: str) -> Callable:
@@ -110,14 +118,13 @@ class UnknownGenerator:
         if name not in TRANSFORMS:
             return unfollowed(name)
         transform = TRANSFORMS[name]
-        n_own = transform.__code__.co_argcount - 1  # without u
 
         def draw(*parameters, size=None, **named):
-            if len(parameters) > n_own:  # NumPy takes size by position too, as the last
+            if len(parameters) > transform.n_parameters:  # NumPy takes size by position too, as the last
                 parameters, size = parameters[:-1], parameters[-1]
             if size is None:
                 size = np.broadcast(0, *parameters, *named.values()).shape or None
-            return transform(self.random(size), *parameters, **named)
+            return transform.of_u(self.random(size), *parameters, **named)
 
         return draw
 
@@ -189,7 +196,7 @@ def draw_indices(rng: UnknownGenerator, weights, n: int = 1, replace: bool = Tru
     weights = np.array(weights, float)  # [n_weights]
     indices = []
     for _ in range(n):
-        edges = edges_of(weights.tobytes())
+        edges = edges_of(weights.tobytes())  # as bytes, because a cache keeps no arrays
         indices.append(rng.number().u.fork_at(edges))
         if not replace:
             weights[indices[-1]] = 0

@@ -4,8 +4,10 @@ The usual way to draw from p without adding up is the argmax of log p + Gumbel n
 are a race of exponential times: number i arrives after a time with rate p[i], and the first to arrive wins. So i wins
 with the chance p[i] / Σ p. And the race among the rest goes on as if it began then, which gives the second one.
 
-Only values tell that numbers are in such a race, as for uniform.py: where two of them are equal, the time of the one is
-a fixed multiple of the time of the other.
+The u of each number gives an exponential number E = -log(u) of rate 1, and the number arrives at the time E / p[i]. Of
+Gumbel noise G = -log(E), for instance, log(0.5) + G1 and log(0.25) + G2 are equal if E1 / 0.5 = E2 / 0.25, so if
+E2 = 0.5 E1: the second has half the rate of the first. Rates are found from values alone, as uniform.py finds chances:
+two numbers are in one race if, wherever they are equal, the E of the one is the same multiple of the E of the other.
 """
 
 from functools import cache
@@ -14,7 +16,10 @@ import numpy as np
 
 from speculative.laws.uniform import ENDS, LEAST, Formula, NotFollowed, Number, Uniform, ends_of, switch, take_likely
 
-TIMES = np.array([0.0001, 1.0, 2.0, 4.0])  # [4], at which two numbers are compared
+# The E of the fastest, where others are compared with it. The first is near 0: there u.clamp(max=0.999) is seen.
+E_FASTEST = np.array([0.0001, 1.0, 2.0, 4.0])  # [4]
+ROUNDING = 1e-5  # of E, as a share of it: float32
+SHIFT = LEAST  # of E, as if a number started a little early: in -log(u + 1e-10), as in PyTorch's Gumbel noise
 
 
 def largest(row) -> int:  # [n] of numbers, unknown ones among them -> the index of the largest
@@ -53,7 +58,7 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
     fastest = fastest_of([number.formula for number in numbers.values()])
     rates = {i: rate(fastest, number.formula) for i, number in numbers.items()}
     for number in numbers.values():
-        number.u.is_spent = True
+        number.u.spend()
     first = next(iter(numbers.values()))
     arrived: list[int] = []
     while rates and len(arrived) < k:
@@ -66,49 +71,54 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
 def is_first(number: Number, other: Number, is_larger: bool) -> bool:
     """Fork: whether a number is larger than another one, or smaller. As in Python's max, the winner may go on to the
     next one: it came before all whom it has beaten, so its rate is the sum of theirs. Raises NotFollowed."""
-    sides = []
-    for duellist in (number, other):
-        u = duellist.u
-        if not (u.is_new or u.beaten):
-            raise NotFollowed("random numbers that were compared before are compared with each other")
-        formula = duellist.formula if is_larger else Formula(np.negative, (duellist.formula,))
-        sides.append(u.beaten or [formula])
-    fastest = fastest_of(sides[0] + sides[1])
-    rates = [sum(rate(fastest, formula) for formula in side) for side in sides]
-    taken = take_likely(number.u.take_branch, rates)
-    for duellist in (number, other):
-        duellist.u.is_spent = True
-        duellist.u.beaten = []
-    (number, other)[taken].u.beaten = sides[0] + sides[1]
-    return taken == 0
+    side = side_of(number, is_larger)
+    other_side = side_of(other, is_larger)
+    fastest = fastest_of(side + other_side)
+    rates = [sum(rate(fastest, formula) for formula in formulas) for formulas in (side, other_side)]
+    is_won = take_likely(number.u.take_branch, rates) == 0
+    winner, loser = (number, other) if is_won else (other, number)
+    loser.u.spend()
+    winner.u.spend(beaten=side + other_side)
+    return is_won
+
+
+def side_of(duellist: Number, is_larger: bool) -> list[Formula]:
+    """The numbers that race on the side of this one: those that it has beaten, of a new one itself."""
+    u = duellist.u
+    if u.beaten:
+        return u.beaten
+    if not u.is_new:
+        raise NotFollowed("random numbers that were compared before are compared with each other")
+    return [duellist.formula if is_larger else Formula(np.negative, (duellist.formula,))]
 
 
 def fastest_of(formulas: list[Formula]) -> Formula:
-    """The number in a race whose rate is the highest."""
+    """The number in a race whose rate is the highest: at u = 0.5 all have the same E, so it arrives first there, and is
+    the largest."""
     return max(formulas, key=lambda formula: formula.at(0.5))
 
 
 @cache
-def rate(formula: Formula, other: Formula) -> float:
-    """The rate of the other number, if that of the fastest is 1: the other's time over that of the fastest, where they
-    are equal. Raises NotFollowed if they are not of one kind.
+def rate(fastest: Formula, formula: Formula) -> float:
+    """The rate of a number, if that of the fastest is 1: its E over that of the fastest, where they are equal. Raises
+    NotFollowed if they are not of one kind.
 
-    A number that is kept away from 0 or 1, as those of PyTorch's Gumbel, starts a little early or late: its time is
-    rate * time + constant. So the rate is a slope.
+    Of two that arrive together the faster has the larger E. So beside the fastest all have an E below E_FASTEST, where
+    u = exp(-E) is far from 0. With a SHIFT, E is rate * E_FASTEST + a constant: so the rate is the slope.
     """
-    first, last = ends_of(formula)
+    first, last = ends_of(fastest)
     rises = first < last
-    u = np.exp(-TIMES)  # [4]
-    values = formula.at(u if rises else 1 - u)  # [4]
-    times = np.array([time_at(other, float(value), rises) for value in values])  # [4]
-    slope = (times[-1] - times[-2]) / (TIMES[-1] - TIMES[-2])
-    if not np.allclose(times, slope * TIMES, 1e-5, LEAST):
+    u = np.exp(-E_FASTEST)  # [4]
+    values = fastest.at(u if rises else 1 - u)  # [4]
+    E = np.array([exponential_at(formula, float(value), rises) for value in values])  # [4]
+    slope = (E[-1] - E[-2]) / (E_FASTEST[-1] - E_FASTEST[-2])
+    if not np.allclose(E, slope * E_FASTEST, ROUNDING, SHIFT):
         raise NotFollowed("an argmax of random numbers that are not of one kind cannot be followed")
     return float(slope)
 
 
-def time_at(formula: Formula, value: float, rises: bool) -> float:
-    """The time at which a number has this value: -log(u) if it rises with u, else -log(1 - u)."""
+def exponential_at(formula: Formula, value: float, rises: bool) -> float:
+    """The E at which a number has this value: -log(u) if it rises with u, else -log(1 - u)."""
     is_below = Formula(np.less, (formula, value))
     first, last = is_below.at(np.array(ENDS))
     if first == last:

@@ -6,7 +6,7 @@ program is kept as a formula of u. As long as it rises or falls all the way, the
 answer can be found by bisection. Nothing has to be known about a formula but its values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -33,7 +33,7 @@ class Uniform:
         self.take_branch = take_branch
         self.low, self.high = 0.0, 1.0
         self.is_spent = False  # in a race: its law is not uniform any more
-        self.beaten: list[Formula] = []  # of those that it came before in duels, and its own
+        self.beaten: list[Formula] = []  # of the numbers that it came before in duels, and of its own
 
     def fork_at(self, edges) -> int:  # [n + 1], from 0 to 1 -> i
         """Fork: u is in one of the intervals from edges[i] to edges[i + 1]. Raises NotFollowed if it was in a race."""
@@ -48,6 +48,11 @@ class Uniform:
     def is_new(self) -> bool:
         """Whether no comparison has told anything of it."""
         return not self.is_spent and (self.low, self.high) == (0, 1)
+
+    def spend(self, beaten: Sequence = ()) -> None:
+        """Note a race, or a duel in which the numbers of these formulas were beaten."""
+        self.is_spent = True
+        self.beaten = [*beaten]
 
 
 def take_likely(take_branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
@@ -83,7 +88,8 @@ ITSELF = Formula(None, ())
 
 @cache
 def ends_of(formula: Formula) -> tuple:
-    """The values at both ENDS. Raises NotFollowed if the number neither rises nor falls from one to the other."""
+    """The values at both ENDS. Raises NotFollowed if the number neither rises nor falls from one to the other, as far
+    as 33 points tell: a test, no proof."""
     values = np.asarray(formula.at(np.linspace(*ENDS, 33)))  # [33]
     before = values[:-1]  # [32]
     after = values[1:]  # [32]

@@ -1,11 +1,10 @@
 """Random numbers that are not known yet, in the place of floats and arrays: each comparison is a fork.
 
-uniform.py says what such a number is, races.py which of many is the largest. For PyTorch: pytorch/tensors.py.
+uniform.py says what such a number is, races.py which of many is the largest. For Python's float and math: of_python.py.
 """
 
-import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         if not is_plain or is_elsewhere:
             raise NotFollowed(f"{ufunc.__name__} of random numbers cannot be followed")
         if not all(map(is_number, inputs)):
-            return with_arrays(ufunc, inputs)
+            return number_by_number(ufunc, inputs)
         if ufunc in DUELS and len(us_of(inputs)) == 2:
             number, other = inputs
             return is_first(number, other, ufunc in (np.greater, np.greater_equal))
@@ -85,8 +84,8 @@ def us_of(inputs) -> set:
     return {x.u for x in inputs if isinstance(x, UnknownNumber)}
 
 
-def with_arrays(ufunc, inputs):
-    """The ufunc of inputs with arrays or tensors among them, as one of them."""
+def number_by_number(ufunc, inputs):
+    """The ufunc of inputs with arrays or tensors among them: an array, or a tensor if there is one."""
     if any(map(is_tensor, inputs)):
         arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
         return sys.modules["torch"].tensor(ufunc(*arrays))
@@ -149,37 +148,3 @@ def is_number(x: Any) -> bool:
 
 def is_tensor(x: Any) -> bool:
     return hasattr(x, "untyped_storage")
-
-
-# ---- In the place of Python's functions ------------------------------------------------------------------------------
-
-
-class AnyFloat(type):
-    """isinstance(x, float) is true of each float, also where float is the class below."""
-
-    def __instancecheck__(cls, x):
-        return isinstance(x, float)
-
-
-class Float(float, metaclass=AnyFloat):
-    """In the place of float, which can return nothing but a float: of a random number, the number itself."""
-
-    dtype = np.dtype(float)
-
-    def __new__(cls, x=0.0):
-        return x.item() if isinstance(x, UnknownNumber | Numbers) or is_tensor(x) else float(x)
-
-
-def in_math(name: str) -> Callable:
-    """The function of Python's math, of an UnknownNumber too."""
-    ufunc = getattr(np, name)
-    of_math = getattr(math, name)
-
-    def function(x, *base):
-        x = x.item() if is_tensor(x) else x
-        return ufunc(x) if isinstance(x, UnknownNumber) and not base else of_math(x, *base)
-
-    return function
-
-
-MATH = {getattr(math, name): in_math(name) for name in ("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt")}

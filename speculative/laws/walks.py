@@ -16,14 +16,14 @@ import numpy as np
 from speculative.laws.uniform import Uniform
 from speculative.support.errors import UserError
 
-MOST_CALLS = 2_000  # of random numbers and of models, in one path
+MOST_IN_PATH = 2_000  # nodes: random numbers and calls of models
 
 
 class Walk:
     """The paths of a program, one after the other: depth first, at each fork the first branch first."""
 
     def __init__(self) -> None:
-        self.n_nodes = 0  # random numbers and calls of models, of all programs
+        self.n_nodes = 0  # of all programs: random numbers and calls of models
         self.start_program()
 
     def start_program(self, reseeds: bool = True) -> None:
@@ -40,7 +40,7 @@ class Walk:
         self.branches = branches
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
-        self.n_calls = 0
+        self.n_nodes_before = self.n_nodes
         self.numbers: dict = defaultdict(lambda: Uniform(self.take_branch))  # {(seed, n): the nth number}
         self.of_path: dict = {}  # {a generator or the like: what it keeps, which is forgotten when the path ends}
         self.restart_clocks()
@@ -53,11 +53,10 @@ class Walk:
         return clocks() - self.began
 
     def count(self) -> None:
-        """Note a random number or a call of a model. Raises UserError."""
-        self.n_calls += 1
+        """Note a node. Raises UserError."""
         self.n_nodes += 1
-        if self.n_calls > MOST_CALLS:
-            raise UserError(f"no progress: a text takes more than {MOST_CALLS:,} random numbers and calls of a model")
+        if self.n_nodes - self.n_nodes_before > MOST_IN_PATH:
+            raise UserError(f"no progress: a text takes more than {MOST_IN_PATH:,} random numbers and calls of a model")
 
     def stream(self, seed) -> Iterator[Uniform]:
         """The numbers of a seed; others for each generator without a seed."""

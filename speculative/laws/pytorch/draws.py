@@ -53,9 +53,9 @@ def draw_like(rng: UnknownGenerator, name: str, given: dict, result: torch.Tenso
         case "rand" | "rand_like":
             return u
         case "uniform":
-            return TRANSFORMS["uniform"](u, given["from"], given["to"])
+            return TRANSFORMS["uniform"].of_u(u, given["from"], given["to"])
         case "exponential":
-            return TRANSFORMS["expovariate"](u, given["lambd"])
+            return TRANSFORMS["expovariate"].of_u(u, given["lambd"])
         case "randint" | "randint_like" | "random":
             low, high = given.get("low", given.get("from")), given.get("high", given.get("to"))
             if high is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from speculative.laws.generators import OF_TYPES, UnknownGenerator, unfollowed
-from speculative.laws.unknown import MATH, Float
+from speculative.laws.of_python import MATH, Float
 
 SYSTEM = random.SystemRandom  # which has no state
 
