@@ -57,5 +57,6 @@ The words:
     node           a random number, or a call of a model, in a path
     race           an argmax of random numbers, as one fork: which of them is the largest
     duel           a comparison of two random numbers, as in max: a race of two
+    bit generator  what generators of one seed draw from, in NumPy's word; its state begins anew in each path
     stand-in       what is put in the place of a generator or function while somebody's code runs
 """

@@ -33,7 +33,7 @@ class Uniform:
         self.take_branch = take_branch
         self.low, self.high = 0.0, 1.0
         self.is_spent = False  # in a race: its law is not uniform any more
-        self.beaten: list[Formula] = []  # of the numbers that it came before in duels, and of its own
+        self.beaten: list[Formula] = []  # after a duel: of its own number, and of those it came before
 
     def fork_at(self, edges) -> int:  # [n + 1], from 0 to 1 -> i
         """Fork: u is in one of the intervals from edges[i] to edges[i + 1]. Raises NotFollowed if it was in a race."""

@@ -71,20 +71,25 @@ def write(tensor, changed: dict):
     new = tensor.detach().clone(memory_format=torch.contiguous_format)
     nans = NANS.get(tensor.dtype, Nans(tensor.dtype, 0, 0))
     bits = new.view(nans.of_bits)  # the same memory
-    numbers = coded_numbers()[tensor.dtype]
     for index, number in changed.items():
         if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
             number = computed(rounding(tensor.dtype), [number])
-        if not isinstance(number, UnknownNumber):
+        if isinstance(number, UnknownNumber):
+            bits[index] = nans.first + new_code(number, tensor.dtype, nans.n_codes)
+        else:
             new[index] = np.asarray(number).item()
-            continue
-        numbers.append(number)
-        if len(numbers) >= nans.n_codes:
-            raise NotFollowed(f"{len(numbers)} random numbers in {tensor.dtype} cannot be followed")
-        bits[index] = nans.first + len(numbers)
     with torch.no_grad():
         tensor.copy_(new)
     return tensor
+
+
+def new_code(number: UnknownNumber, dtype: torch.dtype, n_codes: int) -> int:
+    """Note an unknown number in a tensor of this type. Raises NotFollowed if there is no room for its code."""
+    numbers = coded_numbers()[dtype]
+    numbers.append(number)
+    if len(numbers) >= n_codes:
+        raise NotFollowed(f"{len(numbers)} random numbers in {dtype} cannot be followed")
+    return len(numbers)
 
 
 @cache

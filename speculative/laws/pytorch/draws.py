@@ -8,11 +8,11 @@ import torch
 
 from speculative.laws.generators import TRANSFORMS, UnknownGenerator, draw_indices
 from speculative.laws.pytorch.codes import N_VALUES, write
-from speculative.laws.pytorch.operations import check_known
+from speculative.laws.pytorch.operations import Call, check_known
 from speculative.laws.uniform import NotFollowed
 
 
-def draw(call):
+def draw(call: Call):
     """Draw the numbers of an operation: a kind, as those of operations.py."""
     given = call.given()
     rng = generator_in(given.get("generator"))

@@ -59,7 +59,8 @@ def tensors_in(given) -> list[torch.Tensor]:
 # ---- Refuse ----------------------------------------------------------------------------------------------------------
 
 
-def refuse(call):
+def refuse(call: Call):
+    """Refuse unknown numbers; of known ones PyTorch does the operation."""
     check_known(call.name, [call.args, call.kwargs])
     return call.run()
 
@@ -73,7 +74,7 @@ def check_known(name: str, given) -> None:
 # ---- Move ------------------------------------------------------------------------------------------------------------
 
 
-def move(call):
+def move(call: Call):
     """Let PyTorch move the numbers. A code is a NaN of one type, which PyTorch would lose on the way to another: so
     unknown numbers are brought to the type of the result first."""
     types = {tensor.dtype for tensor in tensors_in([call.args, call.kwargs]) if tensor.dtype.is_floating_point}
@@ -86,7 +87,7 @@ def move(call):
     return call.run()
 
 
-def dtype_of_result(call) -> torch.dtype:
+def dtype_of_result(call: Call) -> torch.dtype:
     """The type of what the operation returns. Which of several types it gives, only PyTorch knows: the operation is run
     to see it, and the numbers of that run are thrown away."""
     if call.is_in_place:
@@ -102,7 +103,7 @@ def of_dtype(dtype: torch.dtype, given):
     return convert(Call(ATEN._to_copy.default, (given,), {"dtype": dtype}))
 
 
-def put(call):
+def put(call: Call):
     """Put numbers into their places, without adding them to what is there."""
     kind = refuse if call.given()["accumulate"] else move
     return kind(call)
@@ -126,14 +127,14 @@ class Elementwise(NamedTuple):
         return self.operation(*args, **dict(self.named)).numpy()[()]
 
 
-def elementwise(call) -> Elementwise:
+def elementwise(call: Call) -> Elementwise:
     places = tuple(i for i, given in enumerate(call.args) if isinstance(given, torch.Tensor))
     args = tuple(None if i in places else given for i, given in enumerate(call.args))
     named = tuple((name, given) for name, given in call.kwargs.items() if name != "out")
     return Elementwise(out_of_place(call.operation), places, args, named)
 
 
-def compute(call):
+def compute(call: Call):
     """Compute each unknown number by itself: the result at an index is a function of the numbers there."""
     function = elementwise(call)
     objects = [objects_of(call.args[place]) for place in function.places]  # copies, as it may write into the tensor
@@ -157,7 +158,7 @@ def out_of_place(operation):
     return getattr(packet, overload, operation)
 
 
-def convert(call):
+def convert(call: Call):
     """Convert to another type: to one of whole numbers by forks."""
     result = call.run()
     if result.dtype == torch.bool:
@@ -173,7 +174,7 @@ def convert(call):
 # ---- Find the largest, or an interval --------------------------------------------------------------------------------
 
 
-def find_largest(call):
+def find_largest(call: Call):
     """The largest or the smallest number along an axis, by argmax, argmin, max or min: a fork for each row."""
     given = call.given()
     tensor, dim = given["self"], given.get("dim")
@@ -188,7 +189,7 @@ def find_largest(call):
     return (values, indices) if has_values else indices
 
 
-def find_order(call):
+def find_order(call: Call):
     """The first numbers along an axis from the largest down or the smallest up, by topk or sort: forks for each row."""
     given = call.given()
     tensor, dim = given["self"], given["dim"]
@@ -205,7 +206,7 @@ def first_along(dim: int, tensor: torch.Tensor, n: int, is_falling: bool) -> tup
     return tensor.gather(dim, indices), indices
 
 
-def search(call):
+def search(call: Call):
     """Fork: between two of the edges, which may be others for each row. Bucketize has its parameters the other way."""
     given = call.given()
     edges = given.get("sorted_sequence", given.get("boundaries"))  # [n_edges], or [..., n_edges] for [..., n] numbers
