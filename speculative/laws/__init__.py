@@ -1,7 +1,7 @@
 """The exact law of a program by enumeration, and the check of somebody's sampler.
 
-The law of a sampler is the probability of each text. It runs once for each outcome of its random numbers, and the
-probabilities of each text are added up:
+The law of a sampler is the probability of each text. The sampler runs once for each outcome of its random numbers, and
+the probabilities of each text are added up:
 
     >>> from speculative.laws.paths import law_of
     >>> law_of(lambda rng: bool(rng.random() < 0.3))

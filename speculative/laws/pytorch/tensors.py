@@ -3,12 +3,13 @@
 PyTorch shows its operations to a TorchDispatchMode while that is active, whoever called them. Its own tags tell most of
 the kinds:
 
-    draw             what draws (nondeterministic_seeded): the numbers are unknown ones
-    move             views, and what puts numbers elsewhere: PyTorch does it
-    compute, convert what computes with each number by itself (pointwise): each unknown one takes the same step
-                     (uniform.py), and a comparison is a fork
-    find_largest, find_order, search   argmax, topk, sort, searchsorted: forks too (races.py)
-    refuse           anything else, as sum or softmax: of unknown numbers it cannot be followed
+    draw                      what draws (nondeterministic_seeded): the numbers are unknown ones
+    move, put                 views, and what puts numbers elsewhere: PyTorch does it
+    compute, convert          what computes with each number by itself (pointwise): each unknown one takes the same
+                              step (uniform.py), and a comparison is a fork
+    find_largest, find_order  argmax and max, topk and sort: forks too (races.py)
+    search                    searchsorted: a fork
+    refuse                    anything else, as sum or softmax: of unknown numbers it cannot be followed
 """
 
 from collections.abc import Callable
