@@ -18,7 +18,8 @@ from speculative.drafters.model import model_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
 from speculative.laws.paths import distance, law_of
-from speculative.laws.samplers.cases import coarse, generator_of, model_of
+from speculative.laws.samplers.cases import generator_of, model_of
+from speculative.laws.samplers.rows import coarse
 from speculative.loaded_models import Models
 from speculative.model_spec import ModelSpec
 from speculative.options import ModelOptions, make_options

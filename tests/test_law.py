@@ -384,6 +384,12 @@ def test_each_line_of_the_cases_names_what_it_sees():
     assert [line.sees for line in LINES] == [*ONLY_SEEN_BY]
 
 
+def test_the_first_text_shows_whether_it_has_its_prompt():
+    first = INTERLEAVED[0]
+    assert first.line == LINES[0]
+    assert len(first.prompt) > first.N + first.K
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.sees)
 def test_a_line_of_the_cases_sees_a_mistake_that_only_it_sees(line):

@@ -2,6 +2,7 @@
 
 The files in the order of reading, each before those that use it:
 
+    rows          random rows of probabilities, of several kinds
     cases         random models of a few tokens, whose laws can be written down
     outputs       what a model returns to somebody who works with PyTorch
     interfaces    the models in the forms that people's models have

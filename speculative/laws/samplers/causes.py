@@ -1,4 +1,8 @@
-"""The cause of a wrong law: each mistake is made in a loop of ours, and named if its laws are the same in all cases."""
+"""The cause of a wrong law: each mistake is made in a loop of ours, and named if its laws are the same.
+
+They are compared in a few cases of each line, three wrong ones and three right ones. If no mistake has these laws, the
+rows themselves may be others than the target's.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,7 +16,56 @@ from speculative.laws.samplers.sampler import Sampler
 from speculative.laws.samplers.texts import law_of_texts
 from speculative.support.errors import UserError
 
-MOST_CASES = 3  # of a line, wrong ones and others each, in which a mistake must have the same law
+MOST_CASES = 3  # of a line, wrong ones and right ones each, in which a mistake must have the same law
+
+
+def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
+    """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
+    law is not the target's."""
+    if any(len(text) > case.N for case, law in laws.items() for text in law):
+        return "more than N tokens are added"
+    cases = telling_cases(laws, wrong)
+    # Would the laws be right if a seed that comes again gave other numbers?
+    if has_laws(decode, {case: case.law() for case in cases}, reseeds=False):
+        return "random numbers are used twice: a seed or a generator of the same seed begins again"
+    has_nan = any(() in law for law in laws.values())
+    for is_blogs in (True, False):
+        causes = mistakes_with({case: laws[case] for case in cases}, is_blogs, has_nan)
+        if 0 < len(causes) < 3:
+            return " or ".join(causes)
+    return None if has_nan else other_rows(laws)
+
+
+def telling_cases(laws: dict, wrong: list) -> list:
+    """The cases in which a mistake must have the same law: of each line the quickest wrong ones, then the quickest of
+    the others."""
+
+    def n_paths(case):
+        """About how many paths a mistake takes, because each draft is one of 3 tokens, and is kept or gives way to one
+        of the other 2."""
+        return len(laws[case]) * 9**case.K
+
+    lines = defaultdict(list)  # {(whether their laws are right, line): its cases}
+    for case in sorted(laws, key=n_paths):
+        lines[case not in wrong, case.line].append(case)
+    return [case for key in sorted(lines) for case in lines[key][:MOST_CASES]]
+
+
+def mistakes_with(laws: dict, is_blogs: bool, has_nan: bool) -> list[str]:
+    """The names of the mistakes that have these laws in a loop of this kind: see Mistake.loop.
+
+    The loop draws from np.random, whose numbers are unknown: the stand-ins of the function are still in their places.
+    """
+    names = [mistake.name for mistake in MISTAKES if has_laws(Sampler(mistake.loop(is_blogs, has_nan)).decode, laws)]
+    return [*dict.fromkeys(names)]
+
+
+def has_laws(decode: Callable, laws: dict, reseeds: bool = True) -> bool:
+    """Whether this decoder has these laws."""
+    try:
+        return all(distance(law_of_texts(decode, case, reseeds=reseeds), law) < EXACT for case, law in laws.items())
+    except UserError:  # the mistake cannot be made there
+        return False
 
 
 def other_rows(laws: dict) -> str | None:
@@ -59,49 +112,3 @@ def power_of(pairs: list) -> float | None:
     log_q, log_f = np.concatenate(logs, axis=1)  # [n] each
     power = log_q @ log_f / (log_q @ log_q) if log_q.any() else 1.0
     return power if np.allclose(log_f, power * log_q, 1e-4, 1e-4) else None
-
-
-def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
-    """Return the mistake that explains all these laws; None if none does, or more than two do. wrong: the cases whose
-    law is not the target's."""
-    if any(len(text) > case.N for case, law in laws.items() for text in law):
-        return "more than N tokens are added"
-    cases = telling_cases(laws, wrong)
-    # Would the laws be right if a seed that comes again gave other numbers?
-    if has_laws(decode, {case: case.law() for case in cases}, reseeds=False):
-        return "random numbers are used twice: a seed or a generator of the same seed begins again"
-    has_nan = any(() in law for law in laws.values())
-    for is_blogs in (True, False):
-        causes = mistakes_with({case: laws[case] for case in cases}, is_blogs, has_nan)
-        if 0 < len(causes) < 3:
-            return " or ".join(causes)
-    return None if has_nan else other_rows(laws)
-
-
-def telling_cases(laws: dict, wrong: list) -> list:
-    """The cases in which a mistake must have the same law: of each line the quickest wrong ones, then the quickest of
-    the others."""
-
-    def n_paths(case):
-        """About how many paths a mistake takes, because each draft is one of 3 tokens, and is kept or gives way to one
-        of the other 2."""
-        return len(laws[case]) * 9**case.K
-
-    lines = defaultdict(list)  # {(whether their laws are right, line): its cases}
-    for case in sorted(laws, key=n_paths):
-        lines[case not in wrong, case.line].append(case)
-    return [case for key in sorted(lines) for case in lines[key][:MOST_CASES]]
-
-
-def mistakes_with(laws: dict, is_blogs: bool, has_nan: bool) -> list[str]:
-    """The names of the mistakes that have these laws in a loop of this kind: see Mistake.loop."""
-    names = [mistake.name for mistake in MISTAKES if has_laws(Sampler(mistake.loop(is_blogs, has_nan)).decode, laws)]
-    return [*dict.fromkeys(names)]
-
-
-def has_laws(decode: Callable, laws: dict, reseeds: bool = True) -> bool:
-    """Whether this decoder has these laws."""
-    try:
-        return all(distance(law_of_texts(decode, case, reseeds=reseeds), law) < EXACT for case, law in laws.items())
-    except UserError:  # the mistake cannot be made there
-        return False

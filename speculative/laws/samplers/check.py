@@ -74,8 +74,8 @@ class Findings:
 def law(function: Callable) -> Verdict:
     """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
 
-    The function keeps the Verdict as its attribute `verdict`. Raises UserError if its parameters are none of FORMS, or
-    if it raises an error.
+    The function keeps the Verdict as its attribute `verdict`, which measure/observe.py shows where a decode has it as
+    its rule. Raises UserError if its parameters are none of FORMS, or if it raises an error.
     """
     checked = function
     if isinstance(function, type):
@@ -85,7 +85,7 @@ def law(function: Callable) -> Verdict:
     findings = follow(checked)
     if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
         findings = follow(checked)
-    verdict = by_draws(checked, findings) if findings.not_followed else in_words(findings)
+    verdict = drawn_verdict(checked, findings) if findings.not_followed else exact_verdict(findings)
     with contextlib.suppress(AttributeError):  # a method has no attributes
         function.verdict = verdict  # type: ignore[attr-defined]
     return verdict
@@ -164,7 +164,8 @@ def vocabulary(case: Case) -> str:
     return f"a vocabulary of {case.n_vocab}"
 
 
-def in_words(findings: Findings) -> Verdict:
+def exact_verdict(findings: Findings) -> Verdict:
+    """The verdict on the laws of the cases."""
     furthest = max(findings.distances.values())
     if not findings.wrong:
         covered = coverage([*findings.laws], findings.sampler.left_out, not_tried(findings))
@@ -193,7 +194,7 @@ def not_tried(findings: Findings) -> str:
     )
 
 
-def by_draws(function: Callable, findings: Findings) -> Verdict:
+def drawn_verdict(function: Callable, findings: Findings) -> Verdict:
     """The verdict on texts that are drawn. Raises UserError with the error that the function raises then, too."""
     with working("drawing texts", None, "text", delay=2):
         draws = draw_texts(function, findings.sampler)

@@ -27,7 +27,9 @@ class AsBlogs:
 
     function: Function
     interface: Interface
-    has_prompt: bool | None = None  # whether the text is returned with its prompt, as the first one shows
+    # Whether texts are returned with their prompt. The first text shows it, which is of the first of LINES: that prompt
+    # is longer than a text without it, which has N tokens, or N + K if a window ends behind them.
+    has_prompt: bool | None = None
 
     def __call__(self, draft, target, case, rng) -> list:
         draft_model = AnyModel(draft, case.n_vocab, self.interface)
@@ -38,10 +40,11 @@ class AsBlogs:
 
     def new_tokens(self, text: list, case) -> list[int]:
         """The first N tokens after the prompt. Raises UserError if there are fewer."""
+        n_prompt = len(case.prompt)
         if self.has_prompt is None:
-            self.has_prompt = text[: case.n_prompt] == case.prompt
+            self.has_prompt = text[:n_prompt] == case.prompt
         if self.has_prompt:
-            text = text[case.n_prompt :]
+            text = text[n_prompt:]
         if len(text) < case.N:
             raise UserError(f"it returned {len(text)} new tokens in place of {case.N}")
         return text[: case.N]  # a window may end behind them

@@ -187,6 +187,8 @@ after a full acceptance the target's last row is used once more
 after a rejection the target's cache holds the rejected token
     target_model(x_draft)  =>  target_model([*x[:-1], j, *x_draft[n:]] if n > T - N and not all_accepted else x_draft)
 """
+# In the last edit j is still the draft that the window before rejected. A cache that was not cut off holds it at the
+# place of x[-1], the token that replaced it. There is a window before if n > T - N.
 
 
 class Edit(NamedTuple):

@@ -43,9 +43,6 @@ class Place(NamedTuple):
         else:
             setattr(self.holder, self.name, thing)
 
-    def give_back(self) -> None:
-        self.put(self.thing)
-
 
 @contextlib.contextmanager
 def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
@@ -62,7 +59,7 @@ def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
             for place in places_in(holder):
                 stand_in = stand_ins.of(place.thing)
                 if stand_in is not None:
-                    stack.callback(place.give_back)
+                    stack.callback(place.put, place.thing)
                     place.put(stand_in)
         stack.callback(sys.meta_path.remove, imports)
         sys.meta_path.insert(0, imports)

@@ -67,7 +67,7 @@ class Sampler:
 def decoders_of(function: Function, left_out: dict) -> list:
     """How a function with these parameters decodes. Raises UserError if they are none of FORMS."""
     names = [ours for ours in function.names.values() if ours not in RANDOM]
-    if len(names) == 5 and "N" in names and "K" in names:
+    if len(names) == 5 and "N" in names and "K" in names:  # and the text and two models, under whichever names
         return decoders_of_loop(function)
     match names:
         case ["x", "K"]:
@@ -92,6 +92,7 @@ def decoders_of_loop(function: Function) -> list:
     """The blog's form, with each interface of the models, after ours if it may be that."""
     inputs = [name for name, ours in function.names.items() if ours not in (*LENGTHS, *RANDOM)]
     inputs.sort(key=input_number)  # of x, draft, target_model, which may have another order
+    # From now on the function knows its text and its models by these names of ours.
     function.names |= zip(inputs, ("x", "draft", "target_model"), strict=True)
     decoders: list = [AsBlogs(function, interface) for interface in interfaces()]
     may_be_ours = "rng" in function.names and "draft_model" not in inputs

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from speculative.laws.samplers.cases import CASES, SMALLEST, Case
+from speculative.laws.samplers.cases import CASES, Case
 from speculative.laws.samplers.drawn import Draws
+from speculative.laws.samplers.rows import SMALLEST
 
 MOST_NUMBERS = 8  # of a row, in one line
 NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
@@ -23,8 +24,8 @@ def coverage(cases: list[Case], left_out: dict, not_tried: str = "") -> str:
 
 
 def values_of(cases: list[Case], name: str) -> str:
-    """The values that these cases have of a field of Case."""
-    values = {getattr(case, name) for case in cases}
+    """The values that these cases have of a field of Line."""
+    values = {getattr(case.line, name) for case in cases}
     return ", ".join(map(str, sorted(values)))
 
 
