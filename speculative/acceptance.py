@@ -33,8 +33,8 @@ class Acceptance:
         self.n_accepted = 3.0 * self.chance(2 * scale)
 
     @property
-    def mean(self) -> float:
-        """The share of the drafts that are accepted."""
+    def share(self) -> float:
+        """The share of the drafts that are accepted: the chance of a draft whose margin is not known yet."""
         return self.n_accepted / self.n_tested
 
     def preferred(self, margin: float) -> np.ndarray:  # -> [n_scales, 1]

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from speculative.learned import Asked, DrafterStats, Learned
+from speculative.learned import Attempt, DrafterStats, Learned
 from speculative.sampling import NOTHING, Proposal
 
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
+LAST_CALL_SHARE = 0.5  # of a call, which drafts to the end may save: a rule of thumb
 
 
 @dataclass
@@ -27,17 +28,17 @@ class AutoDrafter:
     drafters: Sequence
     model: Any  # their target, whose log tells the time of its calls
     n_before: int = 0  # tokens of the text before the last step; 0 in the first
-    asked: dict[DrafterStats, Asked] = field(default_factory=dict)  # in the last step
+    attempts: dict[DrafterStats, Attempt] = field(default_factory=dict)  # in the last step
 
     def __call__(self, x, k: int) -> Proposal:  # [n]
         self.learn_from_last_step(x)
         all_stats = self.learned.stats
         for stats, drafter in zip(all_stats, self.drafters, strict=True):
-            proposal, asked = self.ask(stats, drafter, x, k)
+            proposal, attempt = self.ask(stats, drafter, x, k)
             if is_unsure(proposal, stats) and stats is not all_stats[-1]:
                 continue  # a proposal that is passed over teaches nothing
-            if asked:
-                self.asked[stats] = asked
+            if attempt:
+                self.attempts[stats] = attempt
             if len(proposal.tokens):
                 return proposal
         return NOTHING
@@ -47,11 +48,11 @@ class AutoDrafter:
         if self.n_before:
             n_accepted = len(x) - self.n_before - 1
             call = self.model.log[-1]  # or that of another thread's decode, which tells the costs of the model as well
-            self.learned.learn(self.asked, n_accepted, call)
+            self.learned.learn(self.attempts, n_accepted, call)
         self.n_before = len(x)
-        self.asked = {}
+        self.attempts = {}
 
-    def ask(self, stats: DrafterStats, drafter: Callable, x, k: int) -> tuple[Proposal, Asked | None]:  # [n]
+    def ask(self, stats: DrafterStats, drafter: Callable, x, k: int) -> tuple[Proposal, Attempt | None]:  # [n]
         """Ask a drafter if that pays -> its proposal, and what it did; NOTHING and None if it was not asked."""
         stopping = Stopping(stats, self.learned, k)
         most = stopping.most_drafts()
@@ -61,7 +62,7 @@ class AutoDrafter:
         began = clock()
         proposal = drafter(x, most, stopping.go_on)
         margins = proposal.margins or [1.0] * len(proposal.tokens)  # of a drafter that does not tell them: all equal
-        return proposal, Asked(margins, clock() - began)
+        return proposal, Attempt(margins, clock() - began)
 
 
 def is_unsure(proposal: Proposal, stats: DrafterStats) -> bool:
@@ -91,24 +92,29 @@ class Stopping:
         return self.seconds_of(n_drafts) - self.seconds_of(self.n_drafts)
 
     def pays(self) -> bool:
-        """Return whether one more draft pays. Its margin is not known yet: the mean stands for its chance."""
+        """Return whether one more draft pays. Its margin is not known yet: the share of all is its chance."""
         if self.n_drafts == self.k:
             return False
-        gain = self.chance * self.stats.acceptance.mean * self.learned.token_seconds
+        gain = self.chance * self.stats.acceptance.share * self.learned.token_seconds
         return gain > self.more_seconds_for(self.n_drafts + 1) or self.pays_to_the_end()
 
+    @property
+    def is_near_end(self) -> bool:
+        """Whether k drafts end the text, or in an inner level what the level around it asks for: only there the loop
+        asks for fewer than K_max."""
+        return self.k < self.learned.K_max
+
     def pays_to_the_end(self) -> bool:
-        """Return whether drafts up to the end of the text pay; in an inner level, to the end of what the level around
-        it asks for. Only there the loop asks for fewer than K_max. If all are accepted, another call may not be needed
-        any more: by rule of thumb half of one counts. Beside other texts, no call is saved."""
-        if self.k == self.learned.K_max or not self.learned.is_alone:
+        """Return whether drafts up to the end pay. If all are accepted, another call may not be needed any more. Beside
+        other texts, no call is saved."""
+        if not self.is_near_end or not self.learned.is_alone:
             return False
         chance = self.chance
         gain = 0.0
         for _ in range(self.n_drafts, self.k):
-            chance *= self.stats.acceptance.mean  # that one more is accepted, and all before it
+            chance *= self.stats.acceptance.share  # that one more is accepted, and all before it
             gain += chance * self.learned.token_seconds
-        gain += chance * self.learned.window_costs.seconds(1) / 2
+        gain += chance * LAST_CALL_SHARE * self.learned.window_costs.seconds(1)
         return gain > self.more_seconds_for(self.k)
 
     def go_on(self, margin: float) -> bool:

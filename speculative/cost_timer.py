@@ -43,20 +43,20 @@ class CostTimer:
         drafters = self.parts.drafters_of_level(level, context)
         timers = []
         for spec, drafter in zip(self.plan.levels[level], drafters, strict=True):
-            timers.append(self.timer_of(level, spec, partial(self.time_draft, drafter, x, lookahead.clock), x))
+            timers.append(self.timer_of(level, spec, drafter, x, lookahead.clock))
         time_window = partial(self.time_call, self.plan.target_of(level), x)
         most_rows = self.n_ctx - len(x)
         lookahead.learn_costs(time_window, timers, most_rows)
 
-    def timer_of(self, level: int, spec: DrafterSpec, time_draft: Callable, x) -> Callable:  # [n]
+    def timer_of(self, level: int, spec: DrafterSpec, drafter: Callable, x, clock: Callable) -> Callable:  # [n]
         """Return the function that gives the seconds of a draft token of this drafter."""
-        is_innermost = level == len(self.plan.levels) - 1
-        if is_innermost and spec.has_model:  # a draft is a call
+        if level < len(self.plan.levels) - 1:
+            inner = self.parts.lookaheads[level + 1]
+            if isinstance(inner, AutoK):  # which was timed before, and knows what a token of its target takes
+                return lambda: inner.token_seconds
+        elif spec.has_model:  # a draft is a call
             return partial(self.time_call, spec.role, x, 1)
-        inner = None if is_innermost else self.parts.lookaheads[level + 1]
-        if isinstance(inner, AutoK):  # which was timed before, and knows what a token of its target takes
-            return lambda: inner.token_seconds
-        return time_draft
+        return partial(self.time_draft, drafter, x, clock)
 
     def time_draft(self, drafter: Callable, x, clock: Callable) -> float:  # [n]
         """Return the seconds of a draft after a text that the drafter has read."""
@@ -66,5 +66,8 @@ class CostTimer:
         return self.plan.batch * (clock() - began)  # in a batch its texts draft one after the other
 
     def time_call(self, role: str, x, n_rows: int) -> float:  # [n]
-        """Return the seconds of a call of a model for so many rows of each text after x."""
-        return self.models.engine.window_seconds(self.models[role], x, n_rows * self.plan.batch)
+        """Return the seconds of a call of a model for so many rows of each text: for as many rows after x alone, or if
+        these are more than the context has room for, in proportion."""
+        n_all = n_rows * self.plan.batch
+        n_timed = min(n_all, self.n_ctx - len(x))
+        return self.models.engine.window_seconds(self.models[role], x, n_timed) * n_all / n_timed

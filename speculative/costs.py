@@ -8,6 +8,7 @@ from statistics import median_low
 import numpy as np
 
 ByRows = dict[int, float]  # {rows: seconds of a call of the target}
+N_RECENT = 20  # numbers that count
 LONG = 3  # a call of more than this many times the median was interrupted, and does not count
 
 
@@ -16,6 +17,18 @@ def usual_seconds(times: Sequence[float]) -> float:
     longest = LONG * median_low(times)
     usual = [seconds for seconds in times if seconds <= longest]
     return sum(usual) / len(usual)
+
+
+class Recent:
+    """The last numbers of some kind."""
+
+    def __init__(self, *numbers: float):
+        self.numbers = numbers
+        self.usual = numbers[0] if numbers else 0.0  # their mean, without those of calls that were interrupted
+
+    def add(self, number: float) -> None:
+        self.numbers = (*self.numbers, number)[-N_RECENT:]
+        self.usual = usual_seconds(self.numbers)
 
 
 def costs_by_rows(calls: Iterable[tuple[int, float]]) -> ByRows:

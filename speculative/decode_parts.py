@@ -44,7 +44,8 @@ class DecodeParts:
     # ---- The drafter -------------------------------------------------------------------------------------------------
 
     def new_context(self, rng: np.random.Generator, loaded: Loaded, target: Any = None) -> Context:
-        """Make the models of a decode, joined, so that copies may read what the target has written to its cache.
+        """What the drafters of a decode are made from, its models among it. These are joined, so that copies may read
+        what the target has written to its cache.
 
         rng: the decoder's generator. target: the model of the target, if the caller has one, as in a user's own loop:
         heads read its last hidden row.

@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from speculative.acceptance import DECAY, Acceptance
-from speculative.window_costs import Recent, WindowCosts
+from speculative.costs import Recent
+from speculative.window_costs import WindowCosts
 
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
 N_SHORT = 3  # beside other texts only the first N_SHORT of WINDOW_ROWS are timed: longer windows cost too much there
@@ -32,7 +33,7 @@ class DrafterStats:
         self.idle_seconds = 0.0  # of the target, since the drafter was last asked and not passed over
 
 
-class Asked(NamedTuple):
+class Attempt(NamedTuple):
     """What a drafter did in the last step, if it was asked."""
 
     margins: Sequence[float]  # of its drafts
@@ -40,7 +41,7 @@ class Asked(NamedTuple):
 
 
 class Learned:
-    """The times before a decode, and what its steps have shown since."""
+    """The times before a decode, and what its steps have shown since. learn_costs comes before the first decode."""
 
     K_max = 32  # the most drafts in a window: about twice the longest that is timed
 
@@ -56,7 +57,7 @@ class Learned:
 
     @property
     def is_measured(self) -> bool:
-        return self.window_costs.seconds_before is not None
+        return self.window_costs.line_before is not None
 
     def learn_costs(self, time_window: Callable, timers: Sequence, most_rows: int) -> None:
         """Measure the costs to set out from: medians, as a call may be interrupted.
@@ -83,26 +84,26 @@ class Learned:
     def expected_seconds(self, K: int) -> float:
         """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
         last = self.stats[-1]
-        n_expected = sum(last.acceptance.mean**i for i in range(K + 1))
+        n_expected = sum(last.acceptance.share**i for i in range(K + 1))
         return (K * last.draft_seconds.usual + self.window_costs.seconds(K + 1)) / n_expected
 
-    def learn(self, asked: Mapping[DrafterStats, Asked], n_accepted: int, call: Any) -> None:
-        """Learn from a step. asked: what its drafters did. call: the target's, as it was logged."""
+    def learn(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
+        """Learn from a step. attempts: what its drafters did. call: the target's, as it was logged."""
         for stats in self.stats:
             stats.idle_seconds += call.seconds
-        for stats, (margins, _) in asked.items():
+        for stats, (margins, _) in attempts.items():
             stats.idle_seconds = 0.0
             if margins:
                 stats.acceptance.learn(margins, n_accepted)
         if not call.prefill:  # a step that reads the prompt tells nothing of the times of others
-            self.learn_times(asked, n_accepted, call)
+            self.learn_times(attempts, n_accepted, call)
 
-    def learn_times(self, asked: Mapping[DrafterStats, Asked], n_accepted: int, call: Any) -> None:
+    def learn_times(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
         """Learn what a token and a draft take."""
         self.window_costs.learn(call)
         self.recent_seconds = DECAY * self.recent_seconds + call.seconds
         self.recent_tokens = DECAY * self.recent_tokens + n_accepted + 1
-        for stats, (margins, seconds) in asked.items():
+        for stats, (margins, seconds) in attempts.items():
             # At their usual cost: if one draft was interrupted, tokens are not dearer from now on.
             self.recent_seconds += len(margins) * stats.draft_seconds.usual
             stats.draft_seconds.add(seconds / max(1, len(margins)))

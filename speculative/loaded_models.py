@@ -1,31 +1,23 @@
 """The models of a session by role: what their small files say, whether they fit, and their weights."""
 
-import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from speculative.blog.encoder import Encoder
-from speculative.checkpoints import crc32c
 from speculative.checkpoints.disk import FilesInUse
-from speculative.checkpoints.folder import look
-from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
-from speculative.checkpoints.shapes import parameter_count
+from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams
 from speculative.drafters.base import DrafterSpec
 from speculative.engines import memory
-from speculative.engines.c.library import c_crc32c, library
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS
 from speculative.engines.function import function_network
 from speculative.engines.network import Network
-from speculative.engines.parameters import is_mapped
 from speculative.model_spec import ModelSpec
 from speculative.packs import Packs
 from speculative.plan import Plan, Wanted
 from speculative.support.errors import UserError
-from speculative.support.progress import working
+from speculative.weight_reader import WeightReader
 
 ENDLESS = 2**31  # tokens of a context without an end
 
@@ -50,6 +42,7 @@ class Models:
         self.loaded: dict[str, Any] = {}
         self.files_in_use = FilesInUse()
         self.packs = Packs(self.engine, self.models_dir, self.quiet, self.files_in_use)
+        self.reader = WeightReader(self.engine, self.packs, self.files_in_use, self.quiet)
 
     def __reduce__(self):
         raise UserError("loaded models are neither copied nor pickled, as they hold addresses: load them once more")
@@ -101,7 +94,7 @@ class Models:
         """Return the model with the smallest context."""
         return min(map(self.spec, plan.network_roles), key=lambda spec: spec.n_ctx)
 
-    def check_weights(self, plan: Plan) -> None:
+    def check_drafters_have_weights(self, plan: Plan) -> None:
         """Raise UserError if a drafter needs the weights of a target that is a function."""
         for drafter in plan.specs:
             if drafter.needs_weights and not self.spec("target").folder:
@@ -140,9 +133,11 @@ class Models:
         return parts
 
     def load_networks(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
-        """Load networks, the weights of the target last, as they are the largest."""
-        for size in dict.fromkeys(spec.size for spec in reversed(specs)):
-            self.read([spec for spec in specs if spec.size == size], in_place)
+        """Load networks, the weights of the target last, as they are the largest: each model once for all formats."""
+        names = [*dict.fromkeys(spec.size for spec in specs)]
+        for name in reversed(names):
+            of_model = [spec for spec in specs if spec.size == name]
+            self.loaded |= self.reader.networks(of_model, self.complete_folder(of_model[0]), in_place)
 
     def share_caches(self, specs: Sequence[ModelSpec]) -> None:
         """Let copies of the target use its cache. A copy reads entries of more exact copies, not of less exact ones."""
@@ -150,48 +145,6 @@ class Models:
             if self.shares_cache(spec.role):
                 rank = [*FORMATS].index(spec.role)
                 self.loaded[spec.role].share_cache(self.loaded["target"], rank)
-
-    def read(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
-        """Read the weights of a model, downloaded if they are missing, once for all formats of these specs."""
-        folder = self.complete_folder(specs[0])
-        unpacked = []
-        for spec in specs:
-            if network := self.packs.mapped(spec, folder):
-                self.loaded[spec.role] = network
-            else:
-                unpacked.append(spec)
-        if unpacked:
-            self.read_checkpoint(unpacked, folder, in_place)
-
-    def read_checkpoint(self, specs: Sequence[ModelSpec], folder: str, in_place: bool) -> None:
-        files = look(folder)
-        in_place = in_place and not files.padded_from  # a padded model's weights are not read where they lie
-        if crc32c.is_slow() and library():
-            crc32c.in_c = c_crc32c
-        packable = [spec for spec in specs if not (in_place and spec.dtype == "float32")]
-        read_weights = partial(self.read_weights, specs[0], folder, packable)
-        networks = self.engine.load(read_weights, specs, in_place)
-        for spec, network in zip(specs, networks, strict=True):
-            self.loaded[spec.role] = network
-            if is_mapped(network.params):
-                for name in files.weights:
-                    self.files_in_use.add(os.path.join(folder, name))
-
-    def read_weights(self, spec: ModelSpec, folder: str, packable: Sequence[ModelSpec], convert: Callable) -> Any:
-        """Read the tensors of a model with a bar, and call convert(name, array) for each -> its results. packable: the
-        specs whose packs would save the reading."""
-        n_bytes = 4 * parameter_count(spec.hparams)
-        began = time.perf_counter()
-        with working(f"loading {spec.size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
-
-            def convert_and_count(name, array):
-                value = convert(name, array)
-                bar.update(array.nbytes)
-                return value
-
-            params = load_params(folder, spec.hparams, convert_and_count)
-        self.packs.note(packable, time.perf_counter() - began)
-        return params
 
     def write_packs(self, roles: Sequence[str]) -> Iterator[str]:
         """Write the packs of these roles that are missing or damaged, one after the other. Yield the paths of all.

@@ -68,7 +68,7 @@ class Session(Generic[AnyOptions]):
         self.options = spelled_out(options, self.models)
         self.functions = functions
         self.plan = make_plan(self.options, self.engine, functions)
-        self.models.check_weights(self.plan)
+        self.models.check_drafters_have_weights(self.plan)
         self.limiting = self.models.smallest_context(self.plan)  # the model whose context limits the texts
         self.n_ctx = self.limiting.n_ctx
         self.encoder = self.models.spec("target").encoder

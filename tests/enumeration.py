@@ -133,7 +133,7 @@ class Networks(Models):
     def check(self, networks, n_cached=None):
         pass
 
-    def read(self, specs, in_place):
+    def load_networks(self, specs, in_place):
         for spec in specs:
             seed = self.seed + 1000 * ["target", "draft", "float16", "bfloat16", "int8", "int4"].index(spec.role)
             self.loaded[spec.role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(spec.role, 0.3))

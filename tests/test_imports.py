@@ -31,6 +31,7 @@ FLOORS = (
     "speculative.decode_parts",
     "speculative.fast",
     "speculative.loaded_models",
+    "speculative.weight_reader",
     "speculative.packs",
     "speculative.model_spec",
     "speculative.engines speculative.plan",

@@ -246,7 +246,7 @@ def adapts_to_speed():
 
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
-    stats = SimpleNamespace(acceptance=SimpleNamespace(mean=0.6), draft_seconds=SimpleNamespace(usual=0.1))
+    stats = SimpleNamespace(acceptance=SimpleNamespace(share=0.6), draft_seconds=SimpleNamespace(usual=0.1))
     costs = SimpleNamespace(seconds=lambda rows: 1 + 0.75 * (rows - 1))
     learned = SimpleNamespace(window_costs=costs, token_seconds=1.0, is_alone=True)
     pays = []
@@ -260,7 +260,7 @@ def learns_from_margins():
     known = Acceptance(0.6)
     for _ in range(40):
         known.learn([3.0, 0.1, 3.0], 1)
-    return known.chance(3.0) > 0.9 and known.chance(0.1) < 0.6 and 0.45 < known.mean < 0.55
+    return known.chance(3.0) > 0.9 and known.chance(0.1) < 0.6 and 0.45 < known.share < 0.55
 
 
 def sure_ones_first():
@@ -283,9 +283,9 @@ PLANTED = [
     (learns_from_margins, "acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
     (IN_BETWEEN, "auto_drafter:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
     (DEAR_ROWS, "auto_drafter:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
-    (DEAR_ROWS, "auto_drafter:Stopping.pays", "self.stats.acceptance.mean * ", ""),
+    (DEAR_ROWS, "auto_drafter:Stopping.pays", "self.stats.acceptance.share * ", ""),
     (ends_the_text, "auto_drafter:Stopping.pays", " or self.pays_to_the_end()", ""),
-    (ends_the_text, "auto_drafter:Stopping.pays_to_the_end", "/ 2", "* 9"),
+    (ends_the_text, "auto_drafter:Stopping.pays_to_the_end", "LAST_CALL_SHARE", "9"),
     (costs_little, "auto_drafter:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
     (costs_little, "learned:Learned.learn", "stats.idle_seconds = 0.0", "pass"),
     (adapts_to_speed, "window_costs:WindowCosts.learn", "self.slowdown.add", "abs"),

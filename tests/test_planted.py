@@ -299,11 +299,11 @@ MISTAKES = [
     (check_costs, "loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
     (check_roles, "loaded_models:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
     (check_roles, "loaded_models:Models.copy_of_target", ", dtype=dtype)", ")"),
-    (check_roles, "loaded_models:Models.read_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
+    (check_roles, "weight_reader:WeightReader.from_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
     (check_loaded_once, "loaded_models:Models.new_specs", "if role not in self.loaded", "if role"),
     (check_loaded_once, "loaded_models:Models.share_caches", "if self.shares_cache(spec.role)", "if False"),
     (check_copy_is_counted, "loaded_models:Models.check", "self.new_specs(roles)", "[]"),
-    (check_fast_drafter, "loaded_models:Models.load_networks", "for spec in specs if spec.size == size", "for spec in self.specs.values() if spec.size == size"),
+    (check_fast_drafter, "loaded_models:Models.load_networks", "for spec in specs if spec.size == name", "for spec in self.specs.values() if spec.size == name"),
     (check_fast_drafter, "fast:copy_pays", 'target.dtype != "float32"', "False"),
     (check_fast_drafter, "fast:copy_fits", "except UserError:\n        return False", "except UserError:\n        return True"),
 ]  # fmt: skip

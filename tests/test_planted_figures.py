@@ -240,7 +240,7 @@ MISTAKES = [  # the check that sees it, the function, a part of its source, anot
     (check_account, "measure.figures:figures", "plain.by_rows.get(1)", "costs.by_rows[2]"),
     (check_account, "measure.figures:account_of", "window(m + 1)", "window(m)"),
     (check_account, "measure.figures:account_of", "K, c, beta)", "K, c)"),
-    (check_account, "measure.figures:account_of", "leviathan_tokens(f.alpha, m)", "leviathan_tokens(f.r, m)"),
+    (check_account, "measure.figures:account_of", "leviathan_tokens(counts.alpha, m)", "leviathan_tokens(counts.r, m)"),
     (check_account, "measure.figures:costs_of", "if not step.prefill", "if True"),
     (check_doubt, "measure.doubt:reason_to_doubt", "(1 + noise) * most", "(1 + noise) * most * (spread or 1)"),
     (check_doubt, "measure.doubt:reason_to_doubt", "if without > limit", "if without > 9 * limit"),

@@ -69,8 +69,13 @@ def load_params(folder: str, hparams: dict, convert: Callable = lambda name, arr
         return build_params(index, hparams, absorb(config, convert))
     small = look(files.padded_from)
     old = load_hparams(small.path(small.settings))
-    tensors: dict = {}
-    build_params(index, old, tensors.setdefault)
+    tensors = {}
+
+    def keep(name, array):
+        tensors[name] = array
+        return array
+
+    build_params(index, old, keep)
     return build_padded(Padding(old, hparams), tensors, convert)
 
 
@@ -140,11 +145,11 @@ def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> Use
     names = files.names.difference(absent)  # a name may be that of a folder
     local = local_folder(name, models_dir)
     if names:
-        source = local if files.folder == local else name
-        help = advice(missing, names, source, local)
+        model = local if files.folder == local else name
+        remedy = advice(missing, names, model, local)
     else:
-        help = unknown_model(name, models_dir)
-    return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {help}")
+        remedy = unknown_model(name, models_dir)
+    return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {remedy}")
 
 
 def unknown_model(name: str, models_dir: str) -> str:

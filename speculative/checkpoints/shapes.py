@@ -46,4 +46,5 @@ def nested(values: dict) -> dict:
             inner = inner.setdefault(key, {})
         inner[last] = value
     n_layer = sum(name.startswith("h") for name in params)
-    return params | {"blocks": [params.pop(f"h{i}") for i in range(n_layer)]}
+    params["blocks"] = [params.pop(f"h{i}") for i in range(n_layer)]
+    return params

@@ -36,14 +36,15 @@ def figures(
     """Return the figures of a run. measured: what predictions need beside it. by_blocks: whether the rule tests blocks,
     of which Leviathan's formula does not speak."""
     steps = speculative.iterations
+    counts = count(steps)
     costs = costs_of(speculative)
-    f = Figures(**vars(count(steps)), **vars(times_of(autoregressive, speculative, costs)))
+    times = times_of(autoregressive, speculative, costs)
     if not autoregressive:
-        return f
+        return assembled(counts, times)
     plain = costs_of(autoregressive)
-    comparison = compare(f, autoregressive.n_tokens, plain.prefill)
-    account = account_of(f, steps, plain.by_rows.get(1), costs.by_rows, by_blocks)
-    f = replace(f, **vars(comparison), **vars(account))
+    comparison = compare(counts, times.seconds, autoregressive.n_tokens, plain.prefill)
+    account = account_of(counts, costs, steps, plain.by_rows.get(1), by_blocks)
+    f = assembled(counts, times, comparison, account)
     f = replace(f, doubt=reason_to_doubt(f, spread_of(autoregressive.iterations)))
     if not measured or not f.t_target or f.alpha is None:
         return f
@@ -51,6 +52,14 @@ def figures(
     if withheld:
         return replace(f, withheld=withheld)
     return replace(f, **vars(predict(f, steps, costs.by_rows, measured)))
+
+
+def assembled(*parts: Counts | Times | Comparison | Account) -> Figures:
+    """Return the figures of these parts, in one object as in the JSON: each part has fields of its own."""
+    values: dict = {}
+    for part in parts:
+        values |= vars(part)
+    return Figures(**values)
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -176,37 +185,37 @@ def times_of(autoregressive: DecoderRecord | None, speculative: DecoderRecord, c
 # ---- Both decoders ---------------------------------------------------------------------------------------------------
 
 
-def compare(f: Figures, n_tokens: int, prefill: float) -> Comparison:
+def compare(counts: Counts, seconds: Seconds, n_tokens: int, prefill: float) -> Comparison:
     """Return the speedup, without its doubt. n_tokens, prefill: of the autoregressive decoder, the seconds of reading
     its prompt."""
-    seconds = f.seconds
-    ratio = f.tokens / n_tokens  # a stop text may cut the two texts at different places
+    ratio = counts.tokens / n_tokens  # a stop text may cut the two texts at different places
     speedup = ratio * seconds.autoregressive / seconds.speculative
     without = ratio * (seconds.autoregressive - prefill) / (seconds.speculative - seconds.prefill)
     return Comparison(speedup, without)
 
 
 def account_of(
-    f: Figures, steps: Sequence[TextStep], t_target: float | None, by_rows: ByRows, by_blocks: bool
+    counts: Counts, costs: Costs, steps: Sequence[TextStep], t_target: float | None, by_blocks: bool
 ) -> Account:
     """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
-    if not t_target or not by_rows or f.t_draft is None:
+    by_rows = costs.by_rows
+    if not t_target or not by_rows or costs.draft is None:
         return Account()
     windows = [step.drafted for step in steps]
-    K = f.mean_K
-    c = f.t_draft / t_target
+    K = counts.mean_K
+    c = costs.draft / t_target
     window = line_through(by_rows)
     beta = mean(window(m + 1) for m in windows) / t_target
     leviathan = None
-    if f.alpha is not None and not f.tree and not by_blocks:
-        tokens = mean(leviathan_tokens(f.alpha, m) for m in windows)
+    if counts.alpha is not None and not counts.tree and not by_blocks:
+        tokens = mean(leviathan_tokens(counts.alpha, m) for m in windows)
         leviathan = tokens / (K * c + beta)
     return Account(
         t_target=t_target,
         c=c,
         beta={str(n): seconds / t_target for n, seconds in by_rows.items()},
         mean_beta=beta,
-        blog_speedup=blog_speedup(f.r, K, c),
-        account_blog=blog_speedup(f.r, K, c, beta),
+        blog_speedup=blog_speedup(counts.r, K, c),
+        account_blog=blog_speedup(counts.r, K, c, beta),
         account_leviathan=leviathan,
     )

@@ -99,18 +99,29 @@ def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> 
     after it the mean of what the model told stands for the rest.
     """
     tokens = [token for step in steps for token in step.tokens]  # [N]
-    q = np.concatenate([step.q_of_tokens for step in steps])  # [N]
-    p, margins = ask(model, x, tokens, until)  # [n_asked]
-    q_asked = q[: len(p)]  # [n_asked]
-    asked = np.divide(p, q_asked, out=np.ones_like(p), where=p < q_asked)  # [n_asked], min(1, p / q)
-    rest = (0, len(tokens) - len(p))  # places of which nobody was asked, after the others
-    chances = np.pad(asked, rest, "mean")  # [N]
+    q = [q_i for step in steps for q_i in step.q_of_tokens]  # [N]
+    p, margins = ask(model, x, tokens, until)  # [n_asked] each
+    asked = []  # [n_asked], min(1, p / q)
+    for p_i, q_i in zip(p, q, strict=False):
+        asked.append(1.0 if p_i >= q_i else p_i / q_i)  # both may be 0, of a token that a lossy rule has kept
+    chances = filled_up(asked, len(tokens))  # [N]
+    write_tested(chances, steps)
+    return chances, filled_up(margins, len(tokens))
+
+
+def filled_up(numbers: Sequence[float], N: int) -> list[float]:  # [n_asked] -> [N]
+    """Return N numbers: these, and their mean in the place of the others."""
+    mean = float(np.mean(numbers))
+    return [*numbers, *(N - len(numbers)) * [mean]]
+
+
+def write_tested(chances: list[float], steps: Sequence[TextStep]) -> None:  # [N]
+    """Write the chances of the drafts that the run has tested to their places. A sum of float32 may be above 1."""
     place = 0
     for step in steps:
-        tested = step.alpha if is_by_model(step) else []  # of the tested drafts; no more than the tokens
-        chances[place : place + len(tested)] = tested
+        tested = step.alpha if is_by_model(step) else []  # no more than the step's tokens
+        chances[place : place + len(tested)] = [min(1.0, chance) for chance in tested]
         place += len(step.tokens)
-    return np.minimum(chances, 1), np.pad(margins, rest, "mean")
 
 
 def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple:  # [n], [N] -> [n_asked] each
@@ -133,7 +144,7 @@ def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple:  # [n], [N
         p += rows[np.arange(len(block)), block].tolist()
         margins += margins_of(model.last_logits)
         seconds = time.perf_counter() - began
-    return np.array(p), np.array(margins)
+    return p, margins
 
 
 def time_by_text(text: KnownText) -> float:

@@ -37,20 +37,20 @@ def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Meas
     if not Ks:
         return Predictions({}, {})
 
-    # The run's calls, at the prices of the predictions: what the run took beyond these was spent between its calls.
     window = line_through(by_rows)
     prices = Prices(window, measured.draft_seconds, measured.by_text_seconds)
+    # The run's calls, at the prices of the predictions: what the run took beyond these was spent between its calls.
     in_calls = sum(step.drafting + window(step.drafted + 1) for step in steps)
     prefill = f.seconds.prefill
-    loop = (f.seconds.speculative - prefill) / in_calls  # seconds for a second of calls
+    seconds_a_second = (f.seconds.speculative - prefill) / in_calls  # of the run, for a second of calls
     autoregressive = f.speedup * f.seconds.speculative  # seconds for as many tokens
     predicted: dict = {}
     for name, specs in measured.drafters.items():
         predicted[name] = {}
         for K in (*Ks, "auto"):
             seconds, calls = mean_decode(measured.texts, prices, specs, K)
-            speedup = autoregressive / (prefill + loop * seconds)
-            predicted[name][str(K)] = min(speedup, f.tokens / calls)
+            speedup = autoregressive / (prefill + seconds_a_second * seconds)
+            predicted[name][str(K)] = min(speedup, f.tokens / calls)  # a call of the target costs a token at least
     return Predictions(predicted, window_beta={str(K): window(K + 1) / f.t_target for K in Ks})
 
 

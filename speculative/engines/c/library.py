@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from speculative.checkpoints import crc32c
 from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
@@ -135,3 +136,9 @@ def c_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
     """The CRC32C of these bytes, by engine.c."""
     array = np.frombuffer(content, np.uint8)
     return library().crc32c(array.ctypes.data, array.size)
+
+
+def use_c_crc32c() -> None:
+    """Let checkpoints compute their checksums by engine.c, if the library google-crc32c has no C for this system."""
+    if crc32c.is_slow() and library():
+        crc32c.in_c = c_crc32c
