@@ -30,8 +30,9 @@ def as_user_errors() -> Iterator[None]:
     except (NoDistribution, TooManyPaths, KeyboardInterrupt):
         raise
     except UserError as error:
-        # A stand-in or the reading of the result refuses an unknown number: a real one may do. All other errors are of
-        # somebody's code itself, which real numbers would not help.
+        # A stand-in or the reading of the result refuses an unknown number. Real numbers may do, so the decoder may be
+        # the right one (see Sampler.choose_decoder). Any other error is of somebody's code: what this decoder gives it
+        # is not what it takes.
         raise NotFollowed(words_of(error)) from error
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.signals ends the process
