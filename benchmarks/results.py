@@ -84,7 +84,7 @@ def decode(setting: Setting, prompt: str, N: int) -> Decode:
     """Decode N tokens once."""
     turns = timed_turns(setting.session, [prompt], N, [setting.decoder], with_details=False, repeats=1)
     [record] = turns
-    return Decode(record.seconds, record.tokens[0], len(record.iterations))
+    return Decode(record.seconds, record.tokens[0], len(record.steps))
 
 
 def measure(settings: list[Setting], prompts: list[str], N: int) -> list[Rounds]:

@@ -188,7 +188,7 @@ class Session(Generic[AnyOptions]):
         """The steps of the texts of several prompts; text_index says whose each is. --batch says how many run together
         (default: all). Text i is what speculative(prompt, sample=i) would give. name: of the decoder, "speculative" or
         "autoregressive". Raises UserError at the call."""
-        if isinstance(prompts, str):
+        if not isinstance(prompts, list | tuple):
             raise UserError("prompts must be a list of texts: give a single one as [prompt]")
         name = checked("name", one_of(*DECODERS), name)
         if not prompts:

@@ -30,6 +30,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     kind = "application/octet-stream"
     claimed = None  # the length that an answer tells, if it is not the body's
+    shift = 0  # bytes by which the range that an answer tells is not the one that was asked for
     status = 404  # of a file that is not there
     pause = None  # an event that a GET waits for after the first half of the body
 
@@ -61,6 +62,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body, fault, kind = b"<html>", None, "text/html; charset=utf-8"
         start = int((self.headers["Range"] or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
         self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start + self.server.shift}-{len(body) - 1}/{len(body)}")
         self.send_header("Content-Type", kind)
         claimed = self.server.claimed
         self.send_header("Content-Length", str(len(body) - start if claimed is None else claimed))
@@ -151,6 +154,22 @@ def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     server.shutdown()
     assert "Connection refused): run again" in refusal(get)
     assert os.listdir(tmp_path / "model") == []
+
+
+def test_other_bytes_than_were_asked_for_are_refused(server, get, tmp_path):
+    server.shift = 9
+    server.faults[PATH] = [{"close": 300_000}]
+    assert refusal(get).endswith("is not the file: the server sends other bytes than were asked for")
+    assert os.listdir(tmp_path / "model") == ["weights.part"]
+
+
+def test_nothing_is_written_to_a_file_of_another_name(server, get, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "model").mkdir()
+    os.link(tmp_path / "precious", tmp_path / "model" / "weights.part")
+    get(size=len(WEIGHTS))
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
 
 
 def test_nothing_is_written_through_a_link(server, get, tmp_path):

@@ -263,6 +263,8 @@ def test_the_page_of_an_earlier_run(sampled, tmp_path, capsys):
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == page(from_json(sampled))
     with pytest.raises(UserError, match="this run uses"):
         replay.main([str(path), str(path)])
+    with pytest.raises(UserError, match="page has no option --verbose"):
+        replay.main([str(path), "--verbose"])
     several = sampled | {"prompts": sampled["prompts"] * 2}
     write_json(str(path), several)
     with pytest.raises(UserError, match="has 2 texts, and a page shows one"):

@@ -233,7 +233,7 @@ MISTAKES = [  # the check that sees it, the function, a part of its source, anot
     (check_counts, "measure.figures:by_source", "step.source[: len(step.alpha)]", "step.source"),
     (check_counts, "measure.figures:by_source", "[accepted[name], n]", "[n, accepted[name]]"),
     (check_times, "measure.figures:prefill_seconds", "if step.draft_prefill:", "if step.prefill and False:"),
-    (check_times, "measure.measuring:seconds_of_a_draft", "if not step.draft_prefill", "if True"),
+    (check_times, "measure.figures:seconds_of_a_draft", "if not step.draft_prefill", "if True"),
     (check_times, "measure.figures:times_of", "drafting=drafting", "drafting=scoring"),
     (check_times, "measure.figures:times_of", "speculative.waited + (", "0 * ("),
     (check_account, "measure.figures:compare", " - seconds.prefill", ""),

@@ -162,11 +162,11 @@ TIMES = [  # seconds of a window / of a row, the shortest row, four windows long
 def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, withheld):
     """An impossible speedup is doubted, and predictions need times of a machine at rest."""
     autoregressive, speculative = scripted(window=lambda rows: 1 if rows == 1 else window)
-    autoregressive.iterations[7].seconds = shortest
-    for i in speculative.iterations[2:6]:
+    autoregressive.steps[7].seconds = shortest
+    for i in speculative.steps[2:6]:
         i.scoring += longer
         i.seconds += longer
-    records = [autoregressive, record_of([speculative.iterations])]
+    records = [autoregressive, record_of([speculative.steps])]
     records[1].waited = waited
     f = figures(*records, measured_of(dict.fromkeys(range(2, 10), window), [0.75] * 60))
     record = recorded(run, records, f)
@@ -251,7 +251,7 @@ def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
         assert min(f.window_beta.values()) >= min(1, *f.beta.values()) - 1e-9
         assert f.window_beta["8"] >= f.beta["5"] * (1 - 1e-9)
     assert f.doubt or f.speedup <= (1 + NOISE) * f.tokens_per_iteration
-    autoregressive.iterations[0].prefill = speculative.iterations[0].prefill = True
+    autoregressive.steps[0].prefill = speculative.steps[0].prefill = True
     f = figures(autoregressive, speculative)
     assert f.doubt or f.speedup_without_prefill <= (1 + NOISE) * f.tokens_per_iteration
 

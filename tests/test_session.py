@@ -403,6 +403,7 @@ CALLED = "lambda is called as {}, and takes other parameters: give it these"
         (lambda pair: pair.changed(temperature="1_0"), "temperature must be a number of at least 0, not '1_0'"),
         (lambda pair: pair.changed(temperature="\u0664"), "temperature must be a number of at least 0, not "),
         (lambda pair: pair.batch("a text", 4), "prompts must be a list of texts: give a single one as [prompt]"),
+        (lambda pair: pair.batch(5, 4), "prompts must be a list of texts: give a single one as [prompt]"),
         (lambda pair: pair.batch(["a text"], 4, "greedy"), "name must be one of autoregressive, speculative"),
         (lambda pair: load_pair(demo=True, encoder=3), "encoder is for a target that is a function: leave it out"),
         (lambda pair: pair.compare("a text", 4, 0), "repeats must be a whole number of at least 1, not 0"),

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def receive(session: Any, url: str, part: str, size: int) -> None:
     earlier run's are not used. Raises UserError, RequestException."""
     import requests
 
-    if os.path.islink(part) or size_of(part) > size:  # of a stranger, or of another version
+    if os.path.lexists(part) and (not is_ours(part) or size_of(part) > size):  # of a stranger, or of another version
         os.remove(part)
     length = size  # of the whole file; 0 until an answer tells it
     n_received = size_of(part)
@@ -97,6 +98,9 @@ def receive(session: Any, url: str, part: str, size: int) -> None:
         with session.get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
             if answer.status_code != 206:  # the server sends all of it
                 begin = 0
+            first_byte = re.match("bytes ([0-9]+)-", answer.headers.get("Content-Range", f"bytes {begin}-"))
+            if begin and (first_byte is None or int(first_byte[1]) != begin):
+                raise UserError(f"{url} is not the file: the server sends other bytes than were asked for")
             length = begin + n_bytes_of(answer)
             if size not in (0, length):
                 raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
@@ -116,6 +120,12 @@ def n_bytes_of(answer: Any) -> int:
     if n_bytes < 1:
         raise UserError(f"{answer.url} is not the file: its length is 0 or unknown")
     return n_bytes
+
+
+def is_ours(part: str) -> bool:
+    """Return True for a file without other names, not a link or the like."""
+    about = os.lstat(part)
+    return stat.S_ISREG(about.st_mode) and about.st_nlink == 1
 
 
 def write(answer: Any, part: str, begin: int, length: int) -> None:

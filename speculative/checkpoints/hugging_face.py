@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from speculative.checkpoints.disk import bad_file, mapped
+from speculative.checkpoints.disk import MappedFile, bad_file, mapped
 from speculative.checkpoints.tensors import Index, Tensor, array_of
 from speculative.support.errors import first_line
 from speculative.support.terminal import one_line
@@ -69,25 +69,32 @@ def leave_out_output_matrix(tensors: Index) -> None:
 def read_file(path: str) -> tuple[Index, dict]:
     """Read the header of one safetensors file, which their library checks -> its tensors by their names there, and its
     metadata. Raises UserError if it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     file = mapped(path)
-    backend = "pread" if isinstance(file.content, bytes) else "mmap"
-    try:
-        with safe_open(path, "numpy", backend=backend) as f:
-            metadata = f.metadata() or {}
-    except SafetensorError as error:
-        raise bad_file(path, f"damaged, or not a safetensors file ({first_line(error)})") from None
+    check_header(file)
     # The header is read here once more, as the library does not tell where tensors are, and they stay mapped.
     start = 8 + int.from_bytes(file.content[:8], "little")  # of the tensors
     header = json.loads(file.content[8:start])
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", {})
     tensors = {}
     for name, about in header.items():
         stored = about["dtype"]
         begin, _ = about["data_offsets"]
         tensors[name] = Tensor(file, TYPES.get(stored, stored), tuple(about["shape"]), start + begin)
     return tensors, metadata
+
+
+def check_header(file: MappedFile) -> None:
+    """Raise UserError if the header of a safetensors file is damaged."""
+    from safetensors import SafetensorError, deserialize, safe_open
+
+    try:
+        if isinstance(file.content, bytes):  # of a disk that cannot map files: the library would map it as well
+            deserialize(file.content)
+        else:
+            with safe_open(file.path, "numpy"):
+                pass
+    except SafetensorError as error:
+        raise bad_file(file.path, f"damaged, or not a safetensors file ({first_line(error)})") from None
 
 
 def openai_name(name: str) -> str:

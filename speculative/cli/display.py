@@ -75,7 +75,7 @@ class Screen(AbstractContextManager):
     def show_record(self, record: DecoderRecord) -> None:
         """Print the time and the texts of the decoder that is done, and the title of the next."""
         if not self.steps:  # it ran in turn with the one before
-            for step in record.iterations:
+            for step in record.steps:
                 self.show_step(record.name, step)
         self.end_bar(f"Time = {blog_time(record.seconds)}")
         self.names.pop(0)

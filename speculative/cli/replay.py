@@ -17,6 +17,9 @@ def main(words: Sequence[str]) -> None:
         return print(f"{__doc__}\n\nRUN.json is a file that --json has written; - is standard input or output.")
     if not 1 <= len(words) <= 2:
         raise UserError(f"page takes the file of a run, and the file of its page: {USAGE}")
+    for word in words:
+        if word.startswith("--"):
+            raise UserError(f"page has no option {word:.80}: {USAGE}")
     path = words[0]
     beside = "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
     output = [*words, beside][1]

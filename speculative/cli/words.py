@@ -67,7 +67,7 @@ def read_flag(rest: deque[str]) -> Flag:
     if word[0] in DASHES:
         raise UserError(f"{word:.80} begins with a dash that an editor made longer: type -- or - yourself")
     typed, equals, value = word.partition("=")
-    name = typed.lstrip("-").replace("-", "_")
+    name = typed.removeprefix("-").removeprefix("-").replace("-", "_")
     if word[1] in SHORT and name not in LONG:  # -temperature is not -t emperature
         name = SHORT[word[1]]
         equals = word[2:]

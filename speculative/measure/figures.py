@@ -12,8 +12,7 @@ from typing import NamedTuple
 from speculative.costs import ByRows, costs_by_rows, line_through
 from speculative.measure.analysis import blog_speedup, leviathan_tokens
 from speculative.measure.doubt import disturbance, reason_to_doubt, spread_of
-from speculative.measure.measuring import Measured, seconds_of_a_draft
-from speculative.measure.predictions import predict
+from speculative.measure.predictions import Measured, predict
 from speculative.measure.record import (
     Account,
     Comparison,
@@ -35,7 +34,7 @@ def figures(
 ) -> Figures:
     """Return the figures of a run. measured: what predictions need beside it. by_blocks: whether the rule tests blocks,
     of which Leviathan's formula does not speak."""
-    steps = speculative.iterations
+    steps = speculative.steps
     counts = count(steps)
     costs = costs_of(speculative)
     times = times_of(autoregressive, speculative, costs)
@@ -45,7 +44,7 @@ def figures(
     comparison = compare(counts, times.seconds, autoregressive.n_tokens, plain.prefill)
     account = account_of(counts, costs, steps, plain.by_rows.get(1), by_blocks)
     f = assembled(counts, times, comparison, account)
-    f = replace(f, doubt=reason_to_doubt(f, spread_of(autoregressive.iterations)))
+    f = replace(f, doubt=reason_to_doubt(f, spread_of(autoregressive.steps)))
     if not measured or not f.t_target or f.alpha is None:
         return f
     withheld = disturbance(f) or f.doubt  # predictions need the times of a machine at rest
@@ -143,7 +142,7 @@ class Costs(NamedTuple):
 
 def costs_of(record: DecoderRecord) -> Costs:
     """Return the mean times of a decoder's calls."""
-    timed = [step for step in record.iterations if step.seconds]  # of texts decoded together, the first has the times
+    timed = [step for step in record.steps if step.seconds]  # of texts decoded together, the first has the times
     windows = []  # (rows, seconds)
     for step in timed:
         if not step.prefill:
@@ -151,6 +150,16 @@ def costs_of(record: DecoderRecord) -> Costs:
     by_rows = costs_by_rows(windows)
     t_draft = seconds_of_a_draft(timed)
     return Costs(by_rows, t_draft, prefill_seconds(timed, by_rows, t_draft or 0.0))
+
+
+def seconds_of_a_draft(steps: Sequence[TextStep]) -> float | None:
+    """Return the seconds of a draft token in these steps; 0 if nothing was drafted, None if each proposal read the
+    prompt. The time of empty proposals belongs to the tokens of the others."""
+    proposals = [step for step in steps if not step.draft_prefill]
+    drafted = sum(step.drafted for step in proposals)
+    if drafted:
+        return sum(step.drafting for step in proposals) / drafted
+    return None if any(step.drafted for step in steps) else 0.0
 
 
 def prefill_seconds(timed: Sequence[TextStep], by_rows: ByRows, t_draft: float) -> float:
@@ -168,8 +177,8 @@ def prefill_seconds(timed: Sequence[TextStep], by_rows: ByRows, t_draft: float) 
 
 
 def times_of(autoregressive: DecoderRecord | None, speculative: DecoderRecord, costs: Costs) -> Times:
-    drafting = sum(step.drafting for step in speculative.iterations)
-    scoring = sum(step.scoring for step in speculative.iterations)
+    drafting = sum(step.drafting for step in speculative.steps)
+    scoring = sum(step.scoring for step in speculative.steps)
     seconds = Seconds(
         autoregressive=autoregressive.seconds if autoregressive else None,
         speculative=speculative.seconds,

@@ -7,7 +7,7 @@ the run's own time.
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from speculative.costs import ByRows, costs_by_rows
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import DrafterSpec
 from speculative.filters import margins_of
+from speculative.measure.figures import seconds_of_a_draft
+from speculative.measure.predictions import Measured
 from speculative.measure.record import DecoderRecord
 from speculative.measure.simulate import KnownText
 from speculative.session import Session
@@ -27,16 +29,6 @@ TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
 TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
 
 
-class Measured(NamedTuple):
-    """What predictions need beside the run."""
-
-    drafters: dict[str, list[DrafterSpec]]  # that are predicted; of a+b those of a and of b
-    texts: Sequence[KnownText]
-    timed: ByRows  # {rows: seconds of a call of the target, or of a part of it}
-    by_text_seconds: float  # of a proposal of a drafter without a model
-    draft_seconds: float  # of a token of the draft model
-
-
 def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> Measured | None:
     """Measure after a run. None if there can be no predictions: on JAX, of a batch, and for trees.
 
@@ -46,23 +38,30 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
     if not session.engine.predicts or plan.batch > 1 or plan.tree:
         return None
     until = time.perf_counter() + np.clip(TIMING_SHARE * speculative.seconds, *TIMING_SECONDS)
-    steps = speculative.iterations
+    steps = speculative.steps
     by_model = [step for step in steps if is_by_model(step) and not step.draft_prefill]
+
+    # Drafts: the chances of the model that is among the drafters, and the time of those that read the text alone.
     drafters = candidates(plan.levels, bool(by_model))
-    specs = [spec for of_drafter in drafters.values() for spec in of_drafter]
-    model = None
-    if any(spec.has_model for spec in specs):
-        model = session.model(plan.levels[0][-1].role)
+    model = drafting_model(session, drafters)
     texts = []
     for x, sample in zip(inputs, speculative.samples, strict=True):
-        told = chances_by_place(model, x, sample.iterations, until) if model else ()
-        texts.append(KnownText(x, sample.tokens, *told))
+        chances, margins = chances_by_place(model, x, sample.iterations, until) if model else ([], [])
+        texts.append(KnownText(x, sample.tokens, chances, margins))
     by_text_seconds = time_by_text(texts[0])
+
+    # Windows of other sizes than the run's.
     rest = max(TIMING_SECONDS[0], until - time.perf_counter())
     in_run = {step.drafted + 1 for step in steps if not step.prefill}
     text = [*inputs[0], *speculative.tokens[0]]
     timed = time_windows(session, text, in_run, rest)
     return Measured(drafters, texts, timed, by_text_seconds, seconds_of_a_draft(by_model))
+
+
+def drafting_model(session: Session, drafters: dict[str, list[DrafterSpec]]) -> Any:
+    """Return the model that drafts for the target, if one of these drafters has it."""
+    has_model = any(spec.has_model for specs in drafters.values() for spec in specs)
+    return session.model(session.plan.levels[0][-1].role) if has_model else None
 
 
 # ---- Drafts ----------------------------------------------------------------------------------------------------------
@@ -78,13 +77,13 @@ def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> di
     """Return the drafters that can be predicted without loading another model: the run's own model, those that read the
     text alone, and both. has_drafted: whether the model has."""
     by_text = {spec.name: [spec] for spec in DRAFTERS.values() if spec.by_text}
-    (*before, last), *inside = levels
+    outermost, *inside = levels
+    *before, last = outermost
     is_alone = all(spec.by_text for spec in before)
     if not has_drafted or not last.has_model or not is_alone:
         return by_text
-    own = last.name
-    for specs in inside:
-        own += "/" + "+".join(spec.name for spec in specs)
+    inner_names = ["+".join(spec.name for spec in specs) for specs in inside]
+    own = "/".join([last.name, *inner_names])
     drafters = {own: [last], **by_text}
     if not inside:
         for name, specs in by_text.items():
@@ -194,13 +193,3 @@ def expected_seconds(rows: int, timed: Sequence[tuple]) -> float:
     """Return the longest that such a window took; n rows take no longer than n calls for one."""
     at_most = rows * timed[0][1] if timed else 0.0
     return max((seconds for n, seconds in timed if n == rows), default=at_most)
-
-
-def seconds_of_a_draft(steps: Sequence[TextStep]) -> float | None:
-    """Return the seconds of a draft token in these steps; 0 if nothing was drafted, None if each proposal read the
-    prompt. The time of empty proposals belongs to the tokens of the others."""
-    proposals = [step for step in steps if not step.draft_prefill]
-    drafted = sum(step.drafted for step in proposals)
-    if drafted:
-        return sum(step.drafting for step in proposals) / drafted
-    return None if any(step.drafted for step in steps) else 0.0

@@ -185,7 +185,7 @@ def vocabulary(records: Sequence[DecoderRecord], encoder: Encoder) -> dict[int, 
     """Return the texts of the tokens that a page shows beside the text: as bytes, \\xNN if a part of a character."""
     tokens: set[int] = set()
     for record in records:
-        tokens.update(*map(tokens_beside, record.iterations))
+        tokens.update(*map(tokens_beside, record.steps))
     return {token: encoder.to_bytes([token]).decode("utf-8", "backslashreplace") for token in sorted(tokens)}
 
 

@@ -8,11 +8,10 @@ min(p, q) / q. Its mean over texts is Σ min(p, q).)
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from speculative.costs import ByRows, line_through
 from speculative.drafters.base import DrafterSpec
-from speculative.measure.measuring import Measured
 from speculative.measure.record import Figures, Predictions
 from speculative.measure.simulate import KnownText, Prices, Simulation
 from speculative.steps import TextStep
@@ -21,6 +20,16 @@ LOOKAHEADS = (1, 2, 4, 8, 16, 32)  # that are predicted, beside the run's own an
 MIN_CALLS = 3  # calls of the run, whose mean counts as the time of a window of this size
 SIMULATIONS = 4  # decodes of a setting if drafts are accepted by chance: their mean depends little on it
 SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
+
+
+class Measured(NamedTuple):
+    """What predictions need beside the run."""
+
+    drafters: dict[str, list[DrafterSpec]]  # that are predicted; of a+b those of a and of b
+    texts: Sequence[KnownText]
+    timed: ByRows  # {rows: seconds of a call of the target, or of a part of it}
+    by_text_seconds: float  # of a proposal of a drafter without a model
+    draft_seconds: float  # of a token of the draft model
 
 
 def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Measured) -> Predictions:
@@ -42,14 +51,14 @@ def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Meas
     # The run's calls, at the prices of the predictions: what the run took beyond these was spent between its calls.
     in_calls = sum(step.drafting + window(step.drafted + 1) for step in steps)
     prefill = f.seconds.prefill
-    seconds_a_second = (f.seconds.speculative - prefill) / in_calls  # of the run, for a second of calls
+    overhead = (f.seconds.speculative - prefill) / in_calls  # seconds of the run for a second of calls
     autoregressive = f.speedup * f.seconds.speculative  # seconds for as many tokens
     predicted: dict = {}
     for name, specs in measured.drafters.items():
         predicted[name] = {}
         for K in (*Ks, "auto"):
             seconds, calls = mean_decode(measured.texts, prices, specs, K)
-            speedup = autoregressive / (prefill + seconds_a_second * seconds)
+            speedup = autoregressive / (prefill + overhead * seconds)
             predicted[name][str(K)] = min(speedup, f.tokens / calls)  # a call of the target costs a token at least
     return Predictions(predicted, window_beta={str(K): window(K + 1) / f.t_target for K in Ks})
 

@@ -34,7 +34,7 @@ Lanes = dict[str, list[Placed]]  # {decoder: its steps}
 
 def placed_steps(decoder: DecoderRecord) -> list[Placed]:
     """Return the steps of a decoder, which has decoded one text."""
-    steps = decoder.iterations
+    steps = decoder.steps
     proposers = {name for step in steps for name in step.proposers}
     placed = []
     end = 0.0

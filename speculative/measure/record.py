@@ -103,7 +103,7 @@ class DecoderRecord:
         self.samples[step.text_index].add(step)
 
     @property
-    def iterations(self) -> list[TextStep]:
+    def steps(self) -> list[TextStep]:
         return [step for sample in self.samples for step in sample.iterations]
 
     @property
@@ -253,7 +253,7 @@ class RunRecord:
     fast: str | None  # the drafter that --fast stands for here, if there is a draft model
     prompts: list[Prompt]  # `text` and `tokens` of each prompt
     autoregressive: DecoderRecord | None  # the autoregressive decode, except with --only speculative
-    speculative: DecoderRecord | None  # the speculative decode, except with --only autoregressive
+    speculative: DecoderRecord | None  # the speculative decode
     figures: Figures | None  # see below; of the speculative decode
     difference: Difference | None  # of two greedy texts that differ: its `text`, and whether it `is_defect`
     blog_text: int | None  # in the blog's run: the number of the first token that is not the blog's, or 0
