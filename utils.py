@@ -7,8 +7,9 @@ The code that reads the files is in speculative/checkpoints. main.py calls it th
 
 from argparse import ArgumentParser
 
+from speculative.checkpoints.complete import complete_folder
 from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams, load_params
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
 from speculative.support.errors import guarded
 

@@ -50,13 +50,13 @@ class CostTimer:
 
     def timer_of(self, level: int, spec: DrafterSpec, drafter: Callable, x, clock: Callable) -> Callable:  # [n]
         """Return the function that gives the seconds of a draft token of this drafter."""
-        if level < len(self.plan.levels) - 1:
-            inner = self.parts.lookaheads[level + 1]
-            if isinstance(inner, AutoK):  # which was timed before, and knows what a token of its target takes
-                return lambda: inner.token_seconds
-        elif spec.has_model:  # a draft is a call
+        is_innermost = level == len(self.plan.levels) - 1
+        inner = None if is_innermost else self.parts.lookaheads[level + 1]
+        if isinstance(inner, AutoK):  # which was timed before, and knows what a token of its target takes
+            return lambda: inner.token_seconds
+        if is_innermost and spec.has_model:  # a draft is a call
             return partial(self.time_call, spec.role, x, 1)
-        return partial(self.time_draft, drafter, x, clock)
+        return partial(self.time_draft, drafter, x, clock)  # a look-up, or a level inside which K is a number
 
     def time_draft(self, drafter: Callable, x, clock: Callable) -> float:  # [n]
         """Return the seconds of a draft after a text that the drafter has read."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from speculative.blog.encoder import Encoder
+from speculative.checkpoints.complete import complete_folder
 from speculative.checkpoints.disk import FilesInUse
-from speculative.checkpoints.loading import complete_folder, load_encoder_and_hparams
+from speculative.checkpoints.loading import load_encoder_and_hparams
 from speculative.drafters.base import DrafterSpec
 from speculative.engines import memory
 from speculative.engines.contract import Engine
@@ -61,8 +62,7 @@ class Models:
     def spec(self, role: str) -> ModelSpec:
         """Download the small files if they are missing, and read them. Raises UserError."""
         if role not in self.specs:
-            is_copy = role in FORMATS
-            self.specs[role] = self.copy_of_target(role) if is_copy else self.described(role)
+            self.specs[role] = self.copy_of_target(role) if is_copy(role) else self.described(role)
         return self.specs[role]
 
     def copy_of_target(self, dtype: str) -> ModelSpec:
@@ -107,7 +107,7 @@ class Models:
 
     def shares_cache(self, role: str) -> bool:
         """Return True for a copy of the target that uses the target's cache."""
-        return role in FORMATS and self.engine.shares_caches
+        return is_copy(role) and self.engine.shares_caches
 
     # ---- Weights -----------------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Models:
         names = [*dict.fromkeys(spec.size for spec in specs)]
         for name in reversed(names):
             of_model = [spec for spec in specs if spec.size == name]
-            self.loaded |= self.reader.networks(of_model, self.complete_folder(of_model[0]), in_place)
+            self.loaded |= self.reader.networks(of_model, self.folder_with_weights(of_model[0]), in_place)
 
     def share_caches(self, specs: Sequence[ModelSpec]) -> None:
         """Let copies of the target use its cache. A copy reads entries of more exact copies, not of less exact ones."""
@@ -150,9 +150,9 @@ class Models:
         """Write the packs of these roles that are missing or damaged, one after the other. Yield the paths of all.
         Raises UserError."""
         for spec in map(self.spec, roles):
-            yield self.packs.write(spec, self.complete_folder(spec))
+            yield self.packs.write(spec, self.folder_with_weights(spec))
 
-    def complete_folder(self, spec: ModelSpec) -> str:
+    def folder_with_weights(self, spec: ModelSpec) -> str:
         """Return the folder of a model, with its weights, which are downloaded if they are missing."""
         return complete_folder(spec.size, self.models_dir, self.source)
 
@@ -160,3 +160,8 @@ class Models:
         """Empty the caches, so that two decodes begin alike."""
         for role in roles:
             self.loaded[role].forget()
+
+
+def is_copy(role: str) -> bool:
+    """Return True for a copy of the target, whose role is its weight format."""
+    return role in FORMATS

@@ -1,11 +1,10 @@
 """Reads the weights of models, from packs or from checkpoints.
 
 Each tensor of a checkpoint passes through four functions, of which each calls the next: build_params.converted, which
-reads and checks it; absorb, for the settings of a few models; convert_and_count below; and Engine.load.convert_to_all,
-which packs it once for each format.
+reads and checks it; absorb, for the settings of a few models (of a padded model, Padding.pad in its place);
+convert_and_count below; and Engine.load.convert_to_all, which packs it once for each format.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,16 +47,16 @@ class WeightReader:
         return networks
 
     def from_checkpoint(self, specs: Sequence[ModelSpec], folder: str, in_place: bool) -> dict[str, Any]:
-        use_c_crc32c()
+        """The same for a model without packs of these formats: its files are read once for all."""
+        use_c_crc32c()  # they may be checked for the first time
         files = look(folder)
-        in_place = in_place and not files.padded_from  # a padded model's weights are not read where they lie
-        stays_in_file = [in_place and spec.dtype == "float32" for spec in specs]
-        packable = [spec for spec, stays in zip(specs, stays_in_file, strict=True) if not stays]
+        in_place = in_place and not files.padded_from  # a padded model's weights are in no file
+        packable = [spec for spec in specs if not (in_place and spec.dtype == "float32")]  # the others stay in the file
         read_weights = partial(self.read_weights, specs[0], folder, packable)
         networks = self.engine.load(read_weights, specs, in_place)
         if any(is_mapped(network.params) for network in networks):
             for name in files.weights:
-                self.files_in_use.add(os.path.join(folder, name))
+                self.files_in_use.add(files.path(name))
         return {spec.role: network for spec, network in zip(specs, networks, strict=True)}
 
     def read_weights(self, spec: ModelSpec, folder: str, packable: Sequence[ModelSpec], convert: Callable) -> Any:

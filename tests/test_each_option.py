@@ -7,7 +7,7 @@ import pytest
 
 import main
 from speculative import loaded_models
-from speculative.checkpoints import loading as loading_of_checkpoints
+from speculative.checkpoints import complete
 from speculative.options import FIELDS
 
 
@@ -102,7 +102,7 @@ def complete_folder(size, *given, refresh=False, **how):
     """The same, which prints whether a newer model is asked for. of_hub/draft is the draft."""
     if refresh:
         print("refreshed")
-    return loading_of_checkpoints.complete_folder(size.removeprefix("of_hub/"), *given, **how)
+    return complete.complete_folder(size.removeprefix("of_hub/"), *given, **how)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)

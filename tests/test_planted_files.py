@@ -12,7 +12,7 @@ from conftest import write_safetensors, write_small_files
 from test_tokenizers import write_tokenizer
 from tiny import ROOT, flatten, plant, refusal
 
-from speculative.checkpoints import config, download, folder, loading, names, openai, tokenizer
+from speculative.checkpoints import complete, config, download, folder, loading, names, openai, tokenizer
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from speculative.support import files
 
@@ -186,9 +186,9 @@ def check_names(place):
 
 
 def check_incomplete_folder(place):
-    assert "lacks model.safetensors" in refusal(loading.complete_folder, str(place.folder), ".", weights=False)
+    assert "lacks model.safetensors" in refusal(complete.complete_folder, str(place.folder), ".", weights=False)
     models_dir = str(place.folder.parent)
-    assert "unknown model size 'tinny'" in refusal(loading.complete_folder, "tinny", models_dir)
+    assert "unknown model size 'tinny'" in refusal(complete.complete_folder, "tinny", models_dir)
 
 
 def check_sum(place):
@@ -220,7 +220,7 @@ MISTAKES = [
     (check_note, "disk:Note.__init__", "repr(about)", "'all'"),
     (check_note, "disk:state_of", "about.st_mtime_ns, about.st_ctime_ns, about.st_ino", "0, 0, 0"),
     (check_changed_file, "tensors:build_params", "state_of(tensor.path) != tensor.file.state", "False"),
-    (check_header, "hugging_face:read_file", "except SafetensorError", "except ZeroDivisionError"),
+    (check_header, "hugging_face:check_header", "except SafetensorError", "except ZeroDivisionError"),
     (check_header, "hugging_face:read_file", "start + begin", "start"),
     (check_checksum, "tensors:array_of", "masked_crc32c(content) != tensor.crc32c", "False"),
     (check_index, "openai:tensor_of", "entry.get(4, 0)", "0"),
@@ -238,7 +238,7 @@ MISTAKES = [
     (check_forms, "openai:latest_checkpoint", "named[2] if named", "'' if named"),
     (check_names, "names:is_folder_name", '{"", ".", ".."}', '{""}'),
     (check_names, "names:is_folder_name", "not controls and", ""),
-    (check_incomplete_folder, "loading:complete_folder", "weights or not is_official", "weights"),
+    (check_incomplete_folder, "complete:complete_folder", "weights or not is_official", "weights"),
     (check_sum, "download:finish", 'sha256 not in ("", received)', "False"),
     (check_input_is_kept, "files:check_outputs", "used |= forms\n", "pass\n"),
     (check_input_is_kept, "files:check_outputs", "(*PROGRAM, *inputs)", "inputs"),

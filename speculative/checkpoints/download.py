@@ -147,10 +147,15 @@ def finish(url: str, path: str, sha256: str) -> None:
     if sha256 not in ("", received):
         os.remove(part)
         raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
+    note_sum(path, received)
+    os.replace(part, path)
+
+
+def note_sum(path: str, received: str) -> None:
+    """Write the sha256 of a file into SHA256SUMS, in the place of an older one."""
     folder, name = os.path.split(path)
     sums = Path(folder, "SHA256SUMS")
     noted = sums.read_text(encoding="utf-8", errors="replace") if sums.is_file() else ""
     others = re.sub(f".*  {re.escape(name)}\n", "", noted)
     with replacing(sums) as unfinished:
         Path(unfinished).write_text(f"{others}{received}  {name}\n", encoding="utf-8")
-    os.replace(part, path)

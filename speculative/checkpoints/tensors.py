@@ -28,7 +28,7 @@ class Tensor(NamedTuple):
     """A tensor in a mapped file."""
 
     file: MappedFile
-    dtype: str  # one of N_BYTES
+    dtype: str  # one of N_BYTES, or another one, which array_of refuses
     shape: Shape
     begin: int  # byte of the file
     crc32c: int | None = None  # masked, as TensorFlow stores it; None if the format has none
@@ -59,12 +59,7 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
 
     is_checked: an earlier run found its CRC32C right and its numbers finite.
     """
-    if tensor.dtype not in N_BYTES:
-        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
-    rest = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin :]
-    content = rest[: tensor.n_bytes]
-    if len(content) < tensor.n_bytes:
-        raise bad_file(tensor.path, f"it ends before tensor {name} does")
+    content = content_of(tensor, name)
     if not is_checked and tensor.crc32c is not None and masked_crc32c(content) != tensor.crc32c:
         raise bad_file(tensor.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -72,6 +67,17 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
         if not is_checked and not is_finite(array):  # rounding would hide it: an int8 weight is a number in any case
             raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity, or more than float32 can")
     return array.reshape(tensor.shape)
+
+
+def content_of(tensor: Tensor, name: str) -> np.ndarray:  # -> uint8 [n_bytes]
+    """Return the bytes of a tensor. Raises UserError for another type, and for a file that is cut."""
+    if tensor.dtype not in N_BYTES:
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
+    rest = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin :]
+    content = rest[: tensor.n_bytes]
+    if len(content) < tensor.n_bytes:
+        raise bad_file(tensor.path, f"it ends before tensor {name} does")
+    return content
 
 
 def as_float32(content: np.ndarray, dtype: str) -> np.ndarray:  # uint8 [n_bytes] -> float32 [n]

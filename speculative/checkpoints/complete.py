@@ -1,0 +1,94 @@
+"""The name of a model -> its complete folder. An official model, or one of the hub, is downloaded first."""
+
+import os
+from itertools import chain
+from pathlib import Path
+from textwrap import shorten
+
+from speculative.checkpoints import hub
+from speculative.checkpoints.advice import advice, broken_link, has_own_weights
+from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.folder import Checkpoint, look
+from speculative.checkpoints.forms import USUAL_WEIGHTS
+from speculative.checkpoints.names import checked_model_name, is_of_hub, is_path, local_folder
+from speculative.checkpoints.official import HUGGING_FACE, MODEL_SIZES
+from speculative.support.errors import UserError
+from speculative.support.synonyms import MODELS, meant
+
+
+def complete_folder(
+    model_size: str, models_dir: str, source: str = "openai", weights: bool = True, refresh: bool = False
+) -> str:
+    """Return the model's folder, after a download of missing files. weights=False: only of the small ones.
+
+    Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
+    "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. refresh: ask the hub for a newer
+    version of what its cache has. Raises UserError.
+    """
+    name = name_of(model_size, models_dir, source)
+    local = local_folder(name, models_dir)
+    check_path(name, local)
+    if is_of_hub(name, models_dir):
+        return folder_of_hub(name, models_dir, weights, refresh)
+    files = look(local)
+    is_official = name in MODEL_SIZES
+    missing = files.missing(weights or not is_official)  # another model is not downloaded, so it has to be whole
+    if not missing:
+        return local
+    if not is_official or files.weights not in USUAL_WEIGHTS or has_own_weights(local, files.names):
+        raise lacking(missing, files, name, models_dir)
+    download_gpt2_files(name, local, source, weights)
+    return local
+
+
+def name_of(model_size: str, models_dir: str, source: str) -> str:
+    """Return the name that was typed, or the hub's name of an official model. Raises UserError."""
+    try:
+        name = checked_model_name(model_size)
+    except ValueError as must_be:
+        raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
+    if source == "huggingface" and not os.path.isdir(local_folder(name, models_dir)):
+        return HUGGING_FACE.get(name, name)
+    return name
+
+
+def folder_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> str:
+    """Return the folder in the hub's cache, after a download if it lacks a file. Raises UserError."""
+    folder = None if refresh else hub.cached_folder(name)
+    if folder is None or look(folder).missing(weights):
+        folder = hub.download(name, weights)
+    files = look(folder)
+    missing = files.missing(weights)
+    if missing:
+        raise lacking(missing, files._replace(names=hub.names_of_files(name)), name, models_dir)
+    return folder
+
+
+def check_path(name: str, local: str) -> None:
+    """Raise UserError for a path that is not a folder."""
+    if os.path.isfile(local):
+        raise UserError(f"{local} is a file: give the folder that holds it, with the settings and tokens beside it")
+    if is_path(name) and not os.path.isdir(local):
+        raise UserError(f"{local} does not exist: give the folder of a model{broken_link(local)}")
+
+
+def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> UserError:
+    """Return the error of a folder that lacks files, with what would help. missing: of Checkpoint.missing."""
+    absent = [*chain(*missing.values())]
+    links = "".join(broken_link(files.path(file)) for file in absent)
+    names = files.names.difference(absent)  # a name may be that of a folder
+    local = local_folder(name, models_dir)
+    if names:
+        model = local if files.folder == local else name
+        remedy = advice(missing, names, model, local)
+    else:
+        remedy = unknown_model(name, models_dir)
+    return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {remedy}")
+
+
+def unknown_model(name: str, models_dir: str) -> str:
+    """Return what a name could have been: the official sizes, and the folders of models_dir."""
+    folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
+    there = f"; {models_dir} has {shorten(', '.join(folders), 200)}" if folders else ""
+    hint = meant(name, [*MODEL_SIZES, *folders], MODELS)
+    return f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}{there}{hint}"
