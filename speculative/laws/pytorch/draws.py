@@ -1,6 +1,8 @@
 """PyTorch's operations that draw: each gives unknown numbers, which are those of its generator's state.
 
-A generator is left as it is. Its state tells which numbers come next, so that two generators of one seed have the same.
+A generator keeps its class; a draw moves its state on, as PyTorch's own would. The state tells which numbers come next,
+so that two generators of one seed have the same. Nothing gives the states back afterwards, nor that of PyTorch's own
+generator.
 """
 
 import numpy as np

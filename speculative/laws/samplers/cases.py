@@ -64,6 +64,10 @@ class Case(NamedTuple):
     def prompt(self) -> list[int]:
         return [1, 0, 0, 1][: self.line.n_prompt]
 
+    def size(self) -> tuple[int, int, int, int]:
+        """By which a case is smaller than another: N, then K, the vocabulary and the number of texts."""
+        return self.N, self.K, self.n_vocab, len(self.law())
+
     @cache  # noqa: B019, cases are constants
     def models(self) -> tuple[Callable, Callable]:
         """The draft and the target."""

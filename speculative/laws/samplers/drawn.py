@@ -59,9 +59,10 @@ class Draws:
             self.draw_portion()
 
     def find_wrong(self) -> None:
-        """Find a case whose texts do not follow the law. Constant texts tell nothing."""
+        """Find the smallest case whose texts do not follow the law. Constant texts tell nothing."""
         if not self.are_constant():
-            self.wrong_case = next(filter(self.differs_twice, self.cases), None)
+            growing = sorted(self.cases, key=Case.size)
+            self.wrong_case = next(filter(self.differs_twice, growing), None)
 
     def are_constant(self) -> bool:
         """Whether each case that should have several texts has one, as from a fixed seed."""

@@ -1,4 +1,16 @@
-"""Somebody's code does what it likes. Here its errors and its endless loops become one line, and it prints nothing."""
+"""Somebody's code does what it likes. Here its errors and its endless loops become one line, and it prints nothing.
+
+Who raises an error, who catches it, and what follows:
+
+    NoDistribution    a generator of unknown numbers    texts: the text of this path is ()
+    TooManyPaths      law_of                            check: the case is not tried
+    NotRepeatable     law_of, check_repeats             as NotFollowed: it is one of these
+    NotFollowed       unknown numbers; as_user_errors,  choose_decoder: another decoder may be right;
+                      for each UserError of ours        else follow: texts are drawn
+    UserError         as_user_errors, for each error    choose_decoder: the next decoder; follow_case: the vocabulary is
+                      of somebody's code                left out; else follow: texts are drawn, and law raises it there
+    Ctrl-C, SIGTERM   the system                        nobody here: the process ends
+"""
 
 import contextlib
 import io

@@ -41,9 +41,11 @@ class Sampler:
         self.decode = self.decoders[0]
 
     def choose_decoder(self, distance_of: Callable) -> None:
-        """Take the first decoder that is right, else the least wrong one. distance_of(decode) is above EXACT if it is.
+        """Choose one of the decoders. distance_of(decode) is at most EXACT if the decoder is right, else above it.
 
-        Raises UserError if all have errors, or if one that could not be followed may have been the right one.
+        - One is right: take the first that is.
+        - None is right, but one was not followed before any that ran: that may be the right one. Raise its error.
+        - Else take the least wrong one of those that ran. If none ran, raise the first error.
         """
         distances = {}
         not_followed = []
