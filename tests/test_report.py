@@ -30,7 +30,7 @@ from speculative.measure.doubt import NOISE, reason_to_doubt
 from speculative.measure.ending import CAME, WHY, lines
 from speculative.measure.figures import figures
 from speculative.measure.measuring import Measured, measure
-from speculative.measure.observe import BLOG_TEXT, engine_line, first_unlike_the_blogs
+from speculative.measure.observe import BLOG_TEXT, first_unlike_the_blogs, line_of_session
 from speculative.measure.page import page
 from speculative.measure.record import DecoderRecord, Difference, RuleUsed
 from speculative.measure.simulate import KnownText, Prices, Simulation
@@ -276,7 +276,7 @@ def test_a_draft_model_is_asked_for_no_block_of_rows_that_would_end_too_late(mon
     monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: 10 * len(asked)))
     model = Mock(side_effect=lambda x, n: asked.append(n) or np.full((n, 2), 0.5), last_logits=np.eye(64, 2))
     sample = [TextStep([0], drafted=1, source=["model"], q_of_tokens=[1.0])] * 64 * 5
-    chances, margins = measuring.chances_by_place(model, [0], sample, until)
+    chances, margins = measuring.chances_by_position(model, [0], sample, until)
     assert [*chances] == [0.5] * 64 * 5
     assert [*margins] == pytest.approx(([1.0] * 2 + [0.0] * 62) * n_blocks + [2 / 64] * 64 * (5 - n_blocks))
     assert asked == [64] * n_blocks
@@ -287,7 +287,7 @@ def test_a_token_to_which_both_models_give_no_chance_is_accepted():
     model = Mock(return_value=np.array([[0.0, 1.0]] * 3, np.float32), last_logits=np.eye(3, 2))
     steps = [TextStep([token], q_of_tokens=[q]) for token, q in ((0, 0.0), (1, 0.5), (0, 0.5))]
     with np.errstate(all="raise"):
-        chances, _ = measuring.chances_by_place(model, [0], steps, until=0.0)
+        chances, _ = measuring.chances_by_position(model, [0], steps, until=0.0)
     assert [*chances] == [1.0, 1.0, 0.0]
 
 
@@ -360,7 +360,7 @@ def test_a_run_is_advised_of_what_is_clearly_faster(run, pair, options, fast, nu
 def test_control_characters_of_a_name_are_not_printed(pair, monkeypatch):
     target = pair.models.spec("target")._replace(size="a\x1b[2J\x07")
     monkeypatch.setitem(pair.models.specs, "target", target)
-    assert r"Target a\x1b[2J\x07 in float32" in engine_line(pair)
+    assert r"Target a\x1b[2J\x07 in float32" in line_of_session(pair)
     assert r"target a\x1b[2J\x07 float32" in repr(pair)
 
 

@@ -28,7 +28,7 @@ from speculative.cli.help import value_in_words
 from speculative.drafters import DRAFTERS
 from speculative.loops import DECODERS
 from speculative.measure.advice import advice
-from speculative.measure.observe import engine_line
+from speculative.measure.observe import line_of_session
 from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
 from speculative.measure.run import Run, compare
 from speculative.options import FIELDS
@@ -73,7 +73,7 @@ class Workbench:
     def page(self) -> str:
         values = typed(vars(self.session.options))
         data = {
-            "engine": engine_line(self.session),
+            "engine": line_of_session(self.session),
             "values": values,
             "fields": [field(name, values[name]) for name in LABELS],
             "legend": legend(),

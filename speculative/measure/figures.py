@@ -210,14 +210,14 @@ def account_of(
     by_rows = costs.by_rows
     if not t_target or not by_rows or costs.draft is None:
         return Account()
-    windows = [step.drafted for step in steps]
+    drafted = [step.drafted for step in steps]
     K = counts.mean_K
     c = costs.draft / t_target
     window = line_through(by_rows)
-    beta = mean(window(m + 1) for m in windows) / t_target
+    beta = mean(window(m + 1) for m in drafted) / t_target
     leviathan = None
     if counts.alpha is not None and not counts.tree and not by_blocks:
-        tokens = mean(leviathan_tokens(counts.alpha, m) for m in windows)
+        tokens = mean(leviathan_tokens(counts.alpha, m) for m in drafted)
         leviathan = tokens / (K * c + beta)
     return Account(
         t_target=t_target,

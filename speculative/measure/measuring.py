@@ -24,7 +24,7 @@ from speculative.steps import TextStep
 
 BLOCK = 64  # rows of a model in one call
 ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
-ROUNDS = 6  # times that each size is timed
+N_TIMED = 6  # times that each size is timed
 TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
 TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
 
@@ -46,7 +46,7 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
     model = drafting_model(session, drafters)
     texts = []
     for x, sample in zip(inputs, speculative.samples, strict=True):
-        chances, margins = chances_by_place(model, x, sample.iterations, until) if model else ([], [])
+        chances, margins = chances_by_position(model, x, sample.iterations, until) if model else ([], [])
         texts.append(KnownText(x, sample.tokens, chances, margins))
     by_text_seconds = time_by_text(texts[0])
 
@@ -91,11 +91,14 @@ def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> di
     return drafters
 
 
-def chances_by_place(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
-    """Return the chance at each new place of a text that the model's draft is accepted there, and the draft's margin.
+def chances_by_position(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
+    """Return the chance at each new position of a text that the model's draft is accepted, and the draft's margin.
 
     The run tells the chance of a draft that it has tested. The model is asked about the others, up to the time `until`;
     after it the mean of what the model told stands for the rest.
+
+    Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out, the chance that it was the draft
+    and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).
     """
     tokens = [token for step in steps for token in step.tokens]  # [N]
     q = [q_i for step in steps for q_i in step.q_of_tokens]  # [N]
@@ -115,12 +118,12 @@ def filled_up(numbers: Sequence[float], N: int) -> list[float]:  # [n_asked] -> 
 
 
 def write_tested(chances: list[float], steps: Sequence[TextStep]) -> None:  # [N]
-    """Write the chances of the drafts that the run has tested to their places. A sum of float32 may be above 1."""
-    place = 0
+    """Write the chances of the drafts that the run has tested to their positions. A sum of float32 may be above 1."""
+    position = 0
     for step in steps:
         tested = step.alpha if is_by_model(step) else []  # no more than the step's tokens
-        chances[place : place + len(tested)] = [min(1.0, chance) for chance in tested]
-        place += len(step.tokens)
+        chances[position : position + len(tested)] = [min(1.0, chance) for chance in tested]
+        position += len(step.tokens)
 
 
 def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple:  # [n], [N] -> [n_asked] each
@@ -172,7 +175,7 @@ def time_windows(session: Session, text: Sequence[int], in_run: set[int], most: 
     x = np.array(text[: max(1, n)])  # [n], which the cache holds
     timed: list[tuple[int, float]] = []  # (rows, seconds)
     start = time.perf_counter()
-    for rows in sizes_to_time(in_run, session.n_ctx - len(x)) * ROUNDS:
+    for rows in sizes_to_time(in_run, session.n_ctx - len(x)) * N_TIMED:
         spent = time.perf_counter() - start
         if spent + expected_seconds(rows, timed) > most:
             break

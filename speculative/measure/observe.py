@@ -121,7 +121,7 @@ def models_of(session: Session, drafted: bool = True) -> list[Model]:
     return models
 
 
-def engine_line(session: Session) -> str:
+def line_of_session(session: Session) -> str:
     """Return what would run: the engine, and each model with its weight format."""
     return ending.what_runs(session.engine.words(), models_of(session), session.options)
 

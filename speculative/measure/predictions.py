@@ -1,9 +1,7 @@
-"""Predictions of other lookaheads and drafters, from one run and the measurements after it (measuring.py).
+"""Predictions of other Ks and drafters, from one run and the measurements after it (measuring.py).
 
-The decoded tokens are known, so they are decoded once more for each setting (simulate.py). At each place the run tells
-the chance that the draft model's token is accepted there, or the draft model was asked. (Why min(1, p / q), not
-q / p: the text is fixed here. Given that a token came out, the chance that it was the draft and was accepted is
-min(p, q) / q. Its mean over texts is Σ min(p, q).)
+The decoded tokens are known, so they are decoded once more for each setting (simulate.py). At each position the run
+tells the chance that the draft model's token is accepted there, or the draft model was asked.
 """
 
 from collections import Counter
@@ -16,7 +14,7 @@ from speculative.measure.record import Figures, Predictions
 from speculative.measure.simulate import KnownText, Prices, Simulation
 from speculative.steps import TextStep
 
-LOOKAHEADS = (1, 2, 4, 8, 16, 32)  # that are predicted, beside the run's own and auto
+KS = (1, 2, 4, 8, 16, 32)  # that are predicted, beside the run's own and auto
 MIN_CALLS = 3  # calls of the run, whose mean counts as the time of a window of this size
 SIMULATIONS = 4  # decodes of a setting if drafts are accepted by chance: their mean depends little on it
 SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
@@ -33,34 +31,46 @@ class Measured(NamedTuple):
 
 
 def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Measured) -> Predictions:
-    """Predict the speedup of each drafter: for "auto", and for each of the lookaheads() up to the longest window that
+    """Predict the speedup of each drafter: for "auto", and for each of Ks_to_predict() up to the longest window that
     was timed. The Ks are texts, as in JSON.
 
     f: of the run. steps: of its speculative decoder. costs: {rows: seconds of a call of the target} in these.
     """
     n_calls = Counter(step.drafted + 1 for step in steps if not step.prefill)  # {rows: calls of the run}
-    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS}
-    in_run[1] = f.t_target
-    by_rows = in_run | in_the_loop(measured.timed, in_run)
-    Ks = lookaheads(n_calls, max(by_rows))
+    by_rows = costs_of_windows(f.t_target, costs, n_calls, measured.timed)
+    Ks = Ks_to_predict(n_calls, max(by_rows))
     if not Ks:
         return Predictions({}, {})
-
-    window = line_through(by_rows)
-    prices = Prices(window, measured.draft_seconds, measured.by_text_seconds)
-    # The run's calls, at the prices of the predictions: what the run took beyond these was spent between its calls.
-    in_calls = sum(step.drafting + window(step.drafted + 1) for step in steps)
+    prices = Prices(line_through(by_rows), measured.draft_seconds, measured.by_text_seconds)
     prefill = f.seconds.prefill
-    overhead = (f.seconds.speculative - prefill) / in_calls  # seconds of the run for a second of calls
-    autoregressive = f.speedup * f.seconds.speculative  # seconds for as many tokens
+    # Seconds of the run for a second in its calls.
+    overhead = (f.seconds.speculative - prefill) / seconds_in_calls(steps, prices)
+    autoregressive_seconds = f.speedup * f.seconds.speculative  # of as many tokens
     predicted: dict = {}
     for name, specs in measured.drafters.items():
         predicted[name] = {}
         for K in (*Ks, "auto"):
             seconds, calls = mean_decode(measured.texts, prices, specs, K)
-            speedup = autoregressive / (prefill + overhead * seconds)
+            speedup = autoregressive_seconds / (prefill + overhead * seconds)
             predicted[name][str(K)] = min(speedup, f.tokens / calls)  # a call of the target costs a token at least
-    return Predictions(predicted, window_beta={str(K): window(K + 1) / f.t_target for K in Ks})
+    return Predictions(predicted, window_beta={str(K): prices.window(K + 1) / f.t_target for K in Ks})
+
+
+def costs_of_windows(t_target: float, costs: ByRows, n_calls: Counter, timed: ByRows) -> ByRows:
+    """Return {rows: seconds of a window}: of the run, if it made MIN_CALLS such calls, and else as timed."""
+    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS}
+    in_run[1] = t_target
+    return in_run | in_the_loop(timed, in_run)
+
+
+def seconds_in_calls(steps: Sequence[TextStep], prices: Prices) -> float:
+    """Return the seconds of the run's calls, without reading the prompt: what the run took beyond these was spent
+    between its calls."""
+    seconds = 0.0
+    for step in steps:
+        seconds += step.drafted * prices.draft if step.draft_prefill else step.drafting
+        seconds += prices.window(step.drafted + 1)
+    return seconds
 
 
 def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[DrafterSpec], K: Any) -> tuple:
@@ -74,17 +84,17 @@ def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[Draf
     n_calls = 0
     for text in texts:
         for draw in range(n_draws):
-            took, calls = Simulation(text, prices, shift=draw / n_draws).decode(specs, K)
-            seconds += took
+            seconds_of_text, calls = Simulation(text, prices, shift=draw / n_draws).decode(specs, K)
+            seconds += seconds_of_text
             n_calls += calls
     return seconds / n_draws, n_calls / n_draws
 
 
-def lookaheads(n_calls: Counter, most_rows: int) -> list[int]:
-    """Return the Ks that are predicted: LOOKAHEADS and the run's most frequent K, if their windows have no more
+def Ks_to_predict(n_calls: Counter, most_rows: int) -> list[int]:
+    """Return KS and the run's most frequent K, if their windows have no more
     rows."""
-    usual_K = max(n_calls, key=n_calls.__getitem__, default=1) - 1
-    return sorted(K for K in {*LOOKAHEADS, usual_K} if 0 < K < most_rows)
+    most_frequent_K = max(n_calls, key=n_calls.__getitem__, default=1) - 1
+    return sorted(K for K in {*KS, most_frequent_K} if 0 < K < most_rows)
 
 
 def in_the_loop(timed: ByRows, in_run: ByRows) -> ByRows:

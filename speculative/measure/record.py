@@ -1,5 +1,5 @@
-"""A run as one typed record, made once after the run by observe.py. The words of the ending, the tables, the page and
-the JSON are functions of it alone.
+"""A run as one typed record, made once after the run by observe.py: of DecoderRecords, to which steps are added while
+a decoder runs. The words of the ending, the tables, the page and the JSON are functions of the record alone.
 
 Seconds throughout. The comment of a field is its line in docs/output.md, which python -m benchmarks output writes.
 """
@@ -211,7 +211,11 @@ class Predictions:
 @dataclass(frozen=True)
 class Figures(Predictions, Account, Comparison, Times, Counts):
     """The figures of a run that has drafted. Equal calls are averaged; a call longer than three medians was interrupted
-    and does not count."""
+    and does not count.
+
+    All parts in one object, as in the JSON: figures.assembled makes it of them. (The last parts come first, as the
+    fields without defaults have to be the first.) There is an account if t_target is not None.
+    """
 
     withheld: str | None = None  # why there are no predictions: threads had no core, or equal calls took unequal times
 

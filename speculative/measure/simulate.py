@@ -52,8 +52,8 @@ class KnownText:
     """A text, and what is known of its drafts. Its tokens are numbered anew, so that rows are short."""
 
     def __init__(self, x: Sequence[int], new: Sequence[int], chances: Sequence = (), margins: Sequence = ()):
-        """x: [n], the prompt. new: [N]. chances: [N], that the draft model's token is accepted at each place of a new
-        token. margins: [N], of that token. Both are empty if there is no such model."""
+        """x: [n], the prompt. new: [N]. chances: [N], that the draft model's token is accepted at each new position.
+        margins: [N], of that token. Both are empty if there is no such model."""
         self.n = len(x)
         self.N = len(new)
         self.chances = chances
@@ -62,7 +62,7 @@ class KnownText:
         self.tokens = numbers.tolist()
         self.wrong = max(self.tokens) + 1  # in the place of all tokens that the text has not
         self.n_vocab = self.wrong + 1
-        self.drafts = cache(self.drafts_by)  # each place is asked once for all settings
+        self.drafts = cache(self.drafts_by)  # each position is asked once for all settings
 
     def rows(self, tokens: Sequence[int]) -> np.ndarray:  # [m] -> [m, n_vocab]
         return one_hot(tokens, self.n_vocab)
@@ -84,7 +84,7 @@ class Simulation:
         self.log: deque[Call] = deque(maxlen=1)
         numbers = np.random.default_rng(0).random(len(text.chances))  # [N]
         is_right = (numbers + shift) % 1 < text.chances  # [N]
-        self.wrong_places = [*np.flatnonzero(~is_right).tolist(), text.N]
+        self.wrong_positions = [*np.flatnonzero(~is_right).tolist(), text.N]
         self.margins = list(text.margins)  # [N]
         where_right = np.array(text.margins)[is_right]
         self.margins_where_right = AutoK.K_max * where_right.tolist()  # as many as are asked for, if any
@@ -109,10 +109,10 @@ class Simulation:
         """The draft model: it drafts the text up to its next wrong token, and then goes on with a text of its own."""
         text = self.text
         n = len(x)
-        place = n - text.n
-        next_wrong = self.wrong_places[bisect_left(self.wrong_places, place)]
-        n_right = next_wrong - place
-        margins = self.margins_from(place, next_wrong, k)
+        position = n - text.n
+        next_wrong = self.wrong_positions[bisect_left(self.wrong_positions, position)]
+        n_right = next_wrong - position
+        margins = self.margins_from(position, next_wrong, k)
         m = until_unsure(margins, go_on)
         self.clock.wait(m * self.prices.draft)
         tokens = text.tokens[n : n + min(n_right, m)]
@@ -120,11 +120,11 @@ class Simulation:
         rows = text.rows(tokens)  # [m, n_vocab]
         return Proposal(tokens, rows, margins=margins[:m])
 
-    def margins_from(self, place: int, next_wrong: int, k: int) -> list[float]:
+    def margins_from(self, position: int, next_wrong: int, k: int) -> list[float]:
         """The margins of k drafts. Nobody has asked the model about its own text after a wrong token: it is about as
         sure there as it is where it is right, and unsure if it is never right."""
-        asked = self.margins[place : next_wrong + 1]  # that of the wrong token, too
-        margins = asked + self.margins_where_right[place : place + k] + k * [0.0]
+        asked = self.margins[position : next_wrong + 1]  # that of the wrong token, too
+        margins = asked + self.margins_where_right[position : position + k] + k * [0.0]
         return margins[:k]
 
     def decode(self, specs: Sequence[DrafterSpec], K: Any) -> tuple[float, int]:

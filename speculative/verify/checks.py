@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from speculative.measure.greedy import greedy_difference
-from speculative.measure.observe import engine_line
+from speculative.measure.observe import line_of_session
 from speculative.session import Session
 from speculative.support.errors import UserError
 from speculative.support.progress import working
@@ -56,7 +56,7 @@ def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, **lim
     for text in (prompt, *others):
         end = session.encode(text)[n_new - session.n_ctx :]  # what is decoded after it fits into the context
         prompts.append(np.array(end))
-    print(f"Verify\n------\n{engine_line(session)}\n{ABOUT}")
+    print(f"Verify\n------\n{line_of_session(session)}\n{ABOUT}")
     done = []
     for check in checks(session, prompts, N, **limits):
         status = "passed" if check.passed else "FAILED"
