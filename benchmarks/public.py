@@ -21,7 +21,8 @@ from unittest.mock import MagicMock
 
 from benchmarks.samplers.listed import SAMPLERS, Sampler
 from benchmarks.tables import parser_of
-from speculative.laws.samplers import check, guard
+from speculative.laws.samplers import check, following, guard
+from speculative.laws.samplers.verdicts import Verdict
 from speculative.support.errors import UserError, did_you_mean
 
 ADAPTERS = Path(__file__).parent / "samplers"
@@ -99,7 +100,7 @@ def row_of(sampler: Sampler, verdict: str, distance: str, lines: str = "") -> Ro
     return Row(link, sampler.function, verdict, distance, cause, lines)
 
 
-def in_short(verdict: check.Verdict) -> str:
+def in_short(verdict: Verdict) -> str:
     """The first sentence of a verdict, without the distance."""
     sentence = verdict.words.split("\n")[0]
     if verdict.lossless is None:
@@ -128,7 +129,7 @@ def row_in_a_process(folder: Path, name: str) -> Row:
 
 def child(root: str, name: str) -> None:
     """Print a row as JSON."""
-    check.MOST_NODES, check.MOST_PATHS = MOST_NODES, MOST_PATHS
+    following.MOST_NODES, following.MOST_PATHS = MOST_NODES, MOST_PATHS
     guard.MOST_SECONDS = MOST_SECONDS
     print(json.dumps(judge(Path(root), name)))
 

@@ -23,7 +23,7 @@ from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
 from speculative.laws.paths import EXACT, NotRepeatable, distance, law_of
 from speculative.laws.samplers import check as check_law
-from speculative.laws.samplers import drawn, guard
+from speculative.laws.samplers import drawn, following, guard
 from speculative.laws.samplers.cases import CASES, LINES, interleaved
 from speculative.laws.samplers.guard import as_user_errors
 from speculative.laws.samplers.mistakes import LOOP, MISTAKES, patched
@@ -401,7 +401,7 @@ def test_a_line_of_the_cases_sees_a_mistake_that_only_it_sees(line):
 
 @pytest.fixture
 def few_cases(monkeypatch):
-    monkeypatch.setattr(check_law, "CASES", FEW_CASES)
+    monkeypatch.setattr(following, "CASES", FEW_CASES)
 
 
 def echo(x, k):  # a drafter
@@ -747,6 +747,15 @@ def test_what_cannot_be_followed_is_drawn(monkeypatch, number, is_right, said):
     assert found in str(verdict)
 
 
+def test_a_loss_that_would_most_likely_have_shown_fails_twice_19_times_out_of_20():
+    case, n = CASES[0], 1_000
+    freedom = len(case.law())
+    added = n * (2 * drawn.detectable(case, n)) ** 2
+    statistics = np.random.default_rng(0).noncentral_chisquare(freedom, added, 20_000)
+    share = np.mean(drawn.sigmas_of(statistics, freedom) > drawn.SIGMAS)
+    assert 0.93 < share**2 < 0.96
+
+
 def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkeypatch):
     tried = []
 
@@ -754,20 +763,20 @@ def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkey
         tried.append(case.line)
         return law_of_texts(decode, case, *options)
 
-    law_of_texts = check_law.law_of_texts
-    monkeypatch.setattr(check_law, "law_of_texts", noted)
-    monkeypatch.setattr(check_law, "MOST_NODES", 0)
-    monkeypatch.setattr(check_law, "MOST_PATHS", 20)
+    law_of_texts = following.law_of_texts
+    monkeypatch.setattr(following, "law_of_texts", noted)
+    monkeypatch.setattr(following, "MOST_NODES", 0)
+    monkeypatch.setattr(following, "MOST_PATHS", 20)
     verdict = speculative.law(lambda p: np.random.choice(len(p), p=p))
     assert verdict.lossless
     assert "Not tried: 152 more cases of the same kinds, which have over 20 paths each" in verdict.words
-    followed = tried[check_law.N_TRIED :]
+    followed = tried[following.N_FIRST :]
     assert len(followed) == len({*followed}) == len({case.line for case in CASES})
 
 
 def test_a_case_of_too_many_paths_is_left_out_also_if_it_is_the_first(monkeypatch):
     cases = [next(case for case in CASES if case.K == K) for K in (2, 1)]
-    monkeypatch.setattr(check_law, "CASES", cases)
+    monkeypatch.setattr(following, "CASES", cases)
     coarsely = in_the_blogs_form(f"u = {U}", "u = np.random.randint(0, 200) / 200")
     verdict = speculative.law(coarsely)
     assert verdict.case == cases[1]

@@ -11,7 +11,7 @@ from test_readme import fences
 
 import speculative
 from speculative.laws.paths import EXACT, distance, law_of
-from speculative.laws.samplers import check as check_law
+from speculative.laws.samplers import following
 from speculative.laws.samplers.cases import CASES
 from speculative.laws.samplers.texts import stand_ins_in
 from speculative.laws.uniform import NotFollowed
@@ -157,7 +157,7 @@ def test_what_cannot_be_followed(expression):
 
 @pytest.fixture(autouse=True)
 def few_cases(monkeypatch):
-    monkeypatch.setattr(check_law, "CASES", [CASES[i] for i in (0, 16, 64, 136, 162)])  # of few paths
+    monkeypatch.setattr(following, "CASES", [CASES[i] for i in (0, 16, 64, 136, 162)])  # of few paths
 
 
 RIGHT = [

@@ -2,8 +2,8 @@
 
 There is one WALK in a process, because a generator that somebody's code makes has no other way to it. Two begin paths
 on it: paths.law_of, which starts each program and takes its paths one after the other; and samplers/drawn.py, where
-each text that is drawn is a path without forks. All others ask: how many nodes there were (samplers/check.py), how long
-the path takes (samplers/guard.py), and what belongs to the path alone.
+each text that is drawn is a path without forks. All others ask: how many nodes there were (samplers/following.py),
+how long the path takes (samplers/guard.py), and what belongs to the path alone.
 """
 
 import itertools

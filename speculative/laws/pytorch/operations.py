@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
     def given(self) -> dict[str, Any]:
         """The parameters by name, with their defaults."""
-        defaults = {about.name: about.default_value for about in self.operation._schema.arguments}
+        defaults = {argument.name: argument.default_value for argument in self.operation._schema.arguments}
         return defaults | dict(zip(defaults, self.args, strict=False)) | self.kwargs
 
 

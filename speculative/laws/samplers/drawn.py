@@ -18,13 +18,13 @@ from speculative.laws.samplers.texts import program_of, stand_ins_in
 from speculative.laws.walks import WALK
 
 SIGMAS = 5  # of the statistic, which chance passes once in 3 million
-POWER = 1.65  # standard deviations by which a loss would have passed that, 19 times out of 20
+POWER = 1.96  # standard deviations by which a loss passes that 39 times out of 40: so twice 19 times out of 20
 USUAL = 5  # texts that are expected less often are counted together
 PORTION = 250  # texts of each case, before it is asked whether there is time for more
 MOST_TEXTS = 4_000  # of a case
 SECONDS = 30
 N_CASES = 2  # of each line
-N_TRIED = 2  # cases by which a decoder is chosen
+N_FEW = 2  # cases by which a decoder is chosen
 
 
 class Draws:
@@ -90,7 +90,7 @@ class Draws:
         return distance(self.law(case), case.law())
 
     def least(self) -> float:
-        """The distance from the law that would have shown."""
+        """The distance from the law that would most likely have shown."""
         return max(detectable(case, self.n_texts) for case in self.cases)
 
 
@@ -101,7 +101,7 @@ def draw_texts(function: Callable, sampler: Sampler) -> Draws:
 
     def distance_in_few(decode):
         """The largest distance of the first cases from the target's laws, 0 for those that chance explains."""
-        few = Draws(decode, cases[:N_TRIED], stand_ins)
+        few = Draws(decode, cases[:N_FEW], stand_ins)
         few.draw_portion()
         return max(map(few.distance, filter(few.differs, few.cases)), default=0.0)
 
@@ -114,8 +114,7 @@ def draw_texts(function: Callable, sampler: Sampler) -> Draws:
 
 
 def sigmas(counts: Counter, law: dict) -> float:
-    """By how many standard deviations texts are too far from a law: Pearson's statistic, by the cube root of Wilson and
-    Hilferty (1931)."""
+    """By how many standard deviations texts are too far from a law, by Pearson's statistic."""
     n = counts.total()
     if counts.keys() - law.keys():
         return np.inf
@@ -129,20 +128,31 @@ def sigmas(counts: Counter, law: dict) -> float:
         del expected["others"]
     statistic = sum((observed[group] - n_expected) ** 2 / n_expected for group, n_expected in expected.items())
     freedom = max(1, len(expected) - 1)
-    spread = 2 / (9 * freedom)
-    return ((statistic / freedom) ** (1 / 3) - 1 + spread) / spread**0.5
+    return sigmas_of(statistic, freedom)
+
+
+def sigmas_of(statistic: float, freedom: int, added=0.0):
+    """By how many standard deviations a statistic is above what is expected, by its cube root: Wilson and Hilferty
+    (1931).
+
+    added: how much a loss adds to its mean. The statistic of freedom f then has the mean f + added, and the variance
+    2 (f + 2 added): Abdel-Aty (1954).
+    """
+    mean = freedom + added
+    spread = 2 * (mean + added) / (9 * mean**2)
+    return ((statistic / mean) ** (1 / 3) - 1 + spread) / spread**0.5
 
 
 def detectable(case: Case, n: int) -> float:
-    """The total variation distance d that n texts would have shown: it adds at least n (2d)² to the statistic.
+    """The total variation distance d that n texts would most likely have shown.
 
-    The statistic of freedom f has the mean f + n (2d)², and twice the variance f + 2 n (2d)².
+    It adds at least n (2d)² to the statistic, so its mean is f + n (2d)², and the variance 2 (f + 2n (2d)²). A loss
+    among texts that are counted together does not show.
     """
     n_usual = sum(n * q >= USUAL for q in case.law().values())
     freedom = max(1, n_usual)
-    least = SIGMAS * np.sqrt(2 * freedom)
-    added = least
-    for _ in range(50):  # until it exceeds the least by POWER of its own standard deviations
-        variance = 2 * (freedom + 2 * added)
-        added = least + POWER * np.sqrt(variance)
-    return float(np.sqrt(added / n) / 2)
+    statistics = freedom * np.geomspace(1, 1e4, 10_000)
+    least = statistics[sigmas_of(statistics, freedom) > SIGMAS][0]
+    added = np.geomspace(1, 1e6, 10_000)
+    least_added = added[sigmas_of(least, freedom, added) < -POWER][0]
+    return float(np.sqrt(least_added / n) / 2)

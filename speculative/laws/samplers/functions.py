@@ -21,10 +21,10 @@ class Function:
     def __init__(self, function: Callable):
         self.function = function
         self.names: dict = {}  # {a parameter: our name for it}
-        for name, about in inspect.signature(function).parameters.items():
+        for name, parameter in inspect.signature(function).parameters.items():
             ours = OUR_NAMES.get(name, name)
             # rng, N and K may have defaults, which the check does not want; what else has a default keeps it.
-            if is_needed(about) or name == "rng" or ours in LENGTHS:
+            if is_needed(parameter) or name == "rng" or ours in LENGTHS:
                 self.names[name] = ours
 
     def __call__(self, rng, **given):
@@ -40,7 +40,7 @@ class Function:
         return self.function(**{name: given[ours] for name, ours in self.names.items()})
 
 
-def is_needed(about: inspect.Parameter) -> bool:
+def is_needed(parameter: inspect.Parameter) -> bool:
     """Whether a function is not called without this parameter."""
-    takes_any = about.kind in (about.VAR_POSITIONAL, about.VAR_KEYWORD)
-    return about.default is about.empty and not takes_any
+    takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not takes_any

@@ -3,7 +3,7 @@
 Who raises an error, who catches it, and what follows:
 
     NoDistribution    a generator of unknown numbers    texts: the text of this path is ()
-    TooManyPaths      law_of                            check: the case is not tried
+    TooManyPaths      law_of                            following: the case is not tried
     NotRepeatable     law_of, check_repeats             as NotFollowed: it is one of these
     NotFollowed       unknown numbers; as_user_errors,  choose_decoder: another decoder may be right;
                       for each UserError of ours        else follow: texts are drawn

@@ -19,12 +19,12 @@ def coarse(rng, n_vocab, parts=64):  # -> [n_vocab]
     return rng.multinomial(parts, keep / keep.sum()).astype(np.float32) / parts
 
 
-def fine(rng, n_vocab, support=None, forks=1.0, octaves=13):  # -> [n_vocab]
+def fine(rng, n_vocab, support=None, unsure=1.0, octaves=13):  # -> [n_vocab]
     """A row of multiples of 2^-16, of every size from 1 down to RARE.
 
-    support: the number of entries above 0 in a share `forks` of the rows; the others are one-hot. octaves: log2 of the
-    largest ratio of two weights."""
-    is_sure = rng.random() > forks
+    support: the number of entries above 0 in the share `unsure` of the rows; the others are one-hot.
+    octaves: log2 of the largest ratio of two weights."""
+    is_sure = rng.random() > unsure
     n = 1 if is_sure else support or n_vocab
     weights = np.exp2(-octaves * rng.random(n))  # [n]
     weights /= weights.sum()
@@ -87,9 +87,9 @@ class Kind(NamedTuple):
     offsets: tuple[int, ...] | None = None  # tokens after the prompt; at other positions p and q are one-hot
 
 
-def few_forks(forks: float) -> Kind:
-    """Two tokens with this chance, else one: of few paths, for longer texts."""
-    return Kind(partial(fine, support=2, forks=forks), lambda rng, q: swapped(q))
+def mostly_sure(unsure: float) -> Kind:
+    """Rows of two tokens in the share `unsure`, else of one: of few paths, for longer texts."""
+    return Kind(partial(fine, support=2, unsure=unsure), lambda rng, q: swapped(q))
 
 
 def like(row: Callable, **options) -> Callable:
@@ -104,16 +104,16 @@ KINDS: dict[str, Kind] = {
     "surer": Kind(with_rare, lambda rng, q: near(q, -SMALLEST)),
     # Two residuals of several tokens in one window.
     "full": Kind(fine, like(fine), (0, 1)),
-    "pairs": few_forks(0.6),
-    "chain": few_forks(0.3),
-    "long": few_forks(0.15),
-    "longest": few_forks(0.1),
+    "pairs": mostly_sure(0.6),
+    "chain": mostly_sure(0.3),
+    "long": mostly_sure(0.15),
+    "longest": mostly_sure(0.1),
     # A draft that is sure of itself: residuals of several tokens in few paths.
     "sure": Kind(partial(coarse, parts=4), lambda rng, q: likeliest(q)),
     # A choice that comes late in a window.
     "third": Kind(fine, like(fine), (2,)),
     # More tokens than the usual top-k keeps: to replace a draft, as bonus token, and to draft.
-    "wide": Kind(partial(fine, forks=0.05, octaves=11), lambda rng, q: likeliest(fine(rng, len(q)))),
+    "wide": Kind(partial(fine, unsure=0.05, octaves=11), lambda rng, q: likeliest(fine(rng, len(q)))),
     "bonus": Kind(partial(fine, octaves=11), lambda rng, q: likeliest(q), (1,)),
     "drafts": Kind(partial(fine, octaves=11), lambda rng, q: exchanged(q), (0,)),
 }

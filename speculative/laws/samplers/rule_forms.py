@@ -85,8 +85,8 @@ def as_vllm(function: Function, proposal: Proposal, q, rng):
     is_flat = bool({"num_draft_tokens", "cu_num_draft_tokens"} & function.names.keys())
     make_batch = flat_batch_of if is_flat else batch_of
     batch = make_batch(proposal, q, sample(q[-1], rng))
-    about = SimpleNamespace(all_greedy=False, all_random=True, generators={}, top_k=None, top_p=None)
-    about.temperature = tensor_of(np.ones(len(batch.counts), np.float32))
+    metadata = SimpleNamespace(all_greedy=False, all_random=True, generators={}, top_k=None, top_p=None)
+    metadata.temperature = tensor_of(np.ones(len(batch.counts), np.float32))
     result = function(
         rng,
         draft_token_ids=tensor_of(batch.ids),
@@ -97,7 +97,7 @@ def as_vllm(function: Function, proposal: Proposal, q, rng):
         target_probs=tensor_of(batch.q),
         target_with_bonus_probs=tensor_of(q[None]),
         bonus_token_ids=tensor_of(batch.bonus),
-        sampling_metadata=about,
+        sampling_metadata=metadata,
         seeded_seqs=None,
     )
     return np.asarray(result)[-1]  # [K + 1], -1 after the end

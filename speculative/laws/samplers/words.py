@@ -79,5 +79,5 @@ def drawn_in_words(draws: Draws, reason: str) -> str:
         return f"Cannot tell: it returned the same texts {draws.n_texts:,} times, as from a fixed seed. {why}"
     return (
         f"No loss seen in {draws.n_texts:,} texts of each of {len(draws.cases)} cases: a loss above "
-        f"{draws.least():.1%} would have shown. {why}\n{coverage(draws.cases, {})}"
+        f"{draws.least():.1%} would most likely have shown. {why}\n{coverage(draws.cases, {})}"
     )
