@@ -29,6 +29,7 @@ from speculative.laws.samplers.guard import as_user_errors
 from speculative.laws.samplers.mistakes import LOOP, MISTAKES, patched
 from speculative.laws.samplers.sampler import Sampler
 from speculative.laws.samplers.texts import law_of_texts, stand_ins_in
+from speculative.laws.samplers.verdicts import case_to_show
 from speculative.rules import RULES, parse_rule
 from speculative.support.errors import UserError
 
@@ -745,6 +746,23 @@ def test_what_cannot_be_followed_is_drawn(monkeypatch, number, is_right, said):
         else "Not lossless, by 60 texts, twice."
     )
     assert found in str(verdict)
+
+
+def test_the_case_that_is_shown_is_of_the_smallest_line_and_there_the_furthest():
+    smaller, larger = sorted(LINES[3:5], key=lambda line: line.N)
+    assert LINES.index(smaller) > LINES.index(larger)
+    near, far = smaller.cases()[:2]
+    findings = following.Findings(Sampler(sampling.sample))
+    findings.distances = {larger.cases()[0]: 0.9, near: 0.1, far: 0.2}
+    assert case_to_show(findings) == far
+
+
+def test_of_texts_that_are_drawn_the_smallest_wrong_case_is_shown(monkeypatch):
+    monkeypatch.setattr(drawn.Draws, "are_constant", lambda draws: False)
+    monkeypatch.setattr(drawn.Draws, "differs_twice", lambda draws, case: True)
+    draws = drawn.Draws(None, [LINES[3].cases()[0], LINES[4].cases()[0]], None)
+    draws.find_wrong()
+    assert draws.wrong_case.line == LINES[4]
 
 
 def test_a_loss_that_would_most_likely_have_shown_fails_twice_19_times_out_of_20():

@@ -91,7 +91,7 @@ def follow_cases(findings: Findings, bar) -> None:
 
 def follow_case(case: Case, findings: Findings) -> None:
     """Add the law of a case, or leave out its vocabulary. Raises UserError."""
-    # Once a case is wrong, so is the sampler: the cases after it tell only the cause, and quick ones tell it too.
+    # Once a case is wrong, so is the sampler: the cases after it are there for the cause, which quick ones tell too.
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS
     enumerate_law = partial(law_of_texts, findings.sampler.decode, case, most_paths)
     try:
