@@ -51,7 +51,7 @@ class CountingText(Simulation):
         known = KnownText(PROMPT, [(place + 1) % 5 for place in range(N)], chances, [1.0] * N)
         prices = Prices(lambda rows: 1 + row * (rows - 1), draft_time, 0.0)
         super().__init__(known, prices, shift=0.5, clock=NoisyClock(noise))
-        self.margins_where_right = [1.0] * (N + 99)
+        self.draft_model.margins_where_right = [1.0] * (N + 99)
         self.catch_up = catch_up
         self.proposes = proposes
         self.n_read = 0  # tokens that the drafter has read

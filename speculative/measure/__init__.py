@@ -1,7 +1,15 @@
-"""What a run measured, in words and pictures.
+"""What a run measured, in words and pictures. The files in the order of reading:
 
-turns.py decodes with both decoders and gives the record of each (record.DecoderRecord). observe.py makes the record of
-the run from both (record.RunRecord), once: figures.py computes the figures, measuring.py times the models a little
-more, predictions.py decodes the text again on paper (simulate.py). Everything else reads the record: ending.py (the
-lines after a run), tables.py, page.py (with race.py and close_up.py) and document.py (the JSON).
+    the record   turns: both decoders, timed in turns; record: the typed record of a run; observe: a session and what
+                 its decoders did become that record, once
+    the figures  analysis: the papers' formulas; figures: counts, times, the account; doubt: whether the times can be
+                 right; greedy: where two texts differ
+    predictions  measuring: what they need beside the run; simulate: a known text is decoded on a clock of prices;
+                 predictions: the speedup of other Ks and drafters
+    the words    words, rule_words; advice: the setting to try; ending: the lines after a run; tables: of --verbose
+    elsewhere    document: the JSON, and back; page, with race and close_up: the page; run: what Python gets
+
+An example: at K = 4 three calls of the target gave 5, 1 and 3 tokens. So 6 of 12 drafts were accepted, and the
+acceptance rate is r = 9 / 15 = 0.6. If a draft costs c = 0.05 of a token and a window β = 1.1, the blog's formula
+with β accounts for a speedup of r (K + 1) / (K c + β) = 3 / 1.3 = 2.3.
 """

@@ -118,7 +118,8 @@ def filled_up(numbers: Sequence[float], N: int) -> list[float]:  # [n_asked] -> 
 
 
 def write_tested(chances: list[float], steps: Sequence[TextStep]) -> None:  # [N]
-    """Write the chances of the drafts that the run has tested to their positions. A sum of float32 may be above 1."""
+    """Write the chances of the drafts that the run has tested to their positions: there Σ min(p, q) is known, which the
+    mean of min(1, p / q) only approaches. A sum of float32 may be above 1."""
     position = 0
     for step in steps:
         tested = step.alpha if is_by_model(step) else []  # no more than the step's tokens

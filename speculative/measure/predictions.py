@@ -30,14 +30,14 @@ class Measured(NamedTuple):
     draft_seconds: float  # of a token of the draft model
 
 
-def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Measured) -> Predictions:
+def predict(f: Figures, steps: Sequence[TextStep], in_run: ByRows, measured: Measured) -> Predictions:
     """Predict the speedup of each drafter: for "auto", and for each of Ks_to_predict() up to the longest window that
     was timed. The Ks are texts, as in JSON.
 
-    f: of the run. steps: of its speculative decoder. costs: {rows: seconds of a call of the target} in these.
+    f: of the run. steps: of its speculative decoder. in_run: {rows: seconds of a call of the target} in these.
     """
     n_calls = Counter(step.drafted + 1 for step in steps if not step.prefill)  # {rows: calls of the run}
-    by_rows = costs_of_windows(f.t_target, costs, n_calls, measured.timed)
+    by_rows = costs_of_windows(f.t_target, in_run, n_calls, measured.timed)
     Ks = Ks_to_predict(n_calls, max(by_rows))
     if not Ks:
         return Predictions({}, {})
@@ -56,11 +56,11 @@ def predict(f: Figures, steps: Sequence[TextStep], costs: ByRows, measured: Meas
     return Predictions(predicted, window_beta={str(K): prices.window(K + 1) / f.t_target for K in Ks})
 
 
-def costs_of_windows(t_target: float, costs: ByRows, n_calls: Counter, timed: ByRows) -> ByRows:
+def costs_of_windows(t_target: float, in_run: ByRows, n_calls: Counter, timed: ByRows) -> ByRows:
     """Return {rows: seconds of a window}: of the run, if it made MIN_CALLS such calls, and else as timed."""
-    in_run = {rows: seconds for rows, seconds in costs.items() if n_calls[rows] >= MIN_CALLS}
-    in_run[1] = t_target
-    return in_run | in_the_loop(timed, in_run)
+    often = {rows: seconds for rows, seconds in in_run.items() if n_calls[rows] >= MIN_CALLS}
+    often[1] = t_target
+    return often | in_the_loop(timed, often)
 
 
 def seconds_in_calls(steps: Sequence[TextStep], prices: Prices) -> float:
@@ -91,8 +91,7 @@ def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[Draf
 
 
 def Ks_to_predict(n_calls: Counter, most_rows: int) -> list[int]:
-    """Return KS and the run's most frequent K, if their windows have no more
-    rows."""
+    """Return KS and the run's most frequent K, without those whose windows have more rows than most_rows."""
     most_frequent_K = max(n_calls, key=n_calls.__getitem__, default=1) - 1
     return sorted(K for K in {*KS, most_frequent_K} if 0 < K < most_rows)
 

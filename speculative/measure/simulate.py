@@ -73,21 +73,52 @@ class KnownText:
         return draft(np.array(self.tokens[:n]), AutoK.K_max)
 
 
-class Simulation:
-    """A target that knows its text, and drafters, on one clock."""
+class SimulatedModel:
+    """The draft model, whose tokens are the text's with the chances that a run has told."""
 
-    def __init__(self, text: KnownText, prices: Prices, shift: float = 0.0, clock: Clock | None = None):
-        """shift: of the random numbers that decide where the draft model's token is the text's."""
+    def __init__(self, text: KnownText, shift: float):
+        """shift: of the random numbers that decide where its token is the text's. Several shifts from 0 to 1 together
+        spread these numbers evenly."""
         self.text = text
-        self.prices = prices
-        self.clock = clock or Clock()
-        self.log: deque[Call] = deque(maxlen=1)
         numbers = np.random.default_rng(0).random(len(text.chances))  # [N]
         is_right = (numbers + shift) % 1 < text.chances  # [N]
         self.wrong_positions = [*np.flatnonzero(~is_right).tolist(), text.N]
         self.margins = list(text.margins)  # [N]
         where_right = np.array(text.margins)[is_right]
         self.margins_where_right = AutoK.K_max * where_right.tolist()  # as many as are asked for, if any
+
+    def propose(self, x, k: int, go_on: Callable | None = None) -> Proposal:  # [n]
+        """Draft the text up to the next wrong token, and then go on with a text of its own."""
+        text = self.text
+        n = len(x)
+        position = n - text.n
+        next_wrong = self.wrong_positions[bisect_left(self.wrong_positions, position)]
+        n_right = next_wrong - position
+        margins = self.margins_from(position, next_wrong, k)
+        m = until_unsure(margins, go_on)
+        tokens = text.tokens[n : n + min(n_right, m)]
+        tokens += (m - len(tokens)) * [text.wrong]
+        rows = text.rows(tokens)  # [m, n_vocab]
+        return Proposal(tokens, rows, margins=margins[:m])
+
+    def margins_from(self, position: int, next_wrong: int, k: int) -> list[float]:
+        """The margins of k drafts. Nobody has asked the model about its own text after a wrong token: it is about as
+        sure there as it is where it is right, and unsure if it is never right."""
+        asked = self.margins[position : next_wrong + 1]  # that of the wrong token, too
+        margins = asked + self.margins_where_right[position : position + k] + k * [0.0]
+        return margins[:k]
+
+
+class Simulation:
+    """A target that knows its text, and drafters, on one clock."""
+
+    def __init__(self, text: KnownText, prices: Prices, shift: float = 0.0, clock: Clock | None = None):
+        """shift: see SimulatedModel."""
+        self.text = text
+        self.prices = prices
+        self.clock = clock or Clock()
+        self.log: deque[Call] = deque(maxlen=1)
+        self.draft_model = SimulatedModel(text, shift)
         beyond = AutoK.K_max * text.tokens[-1:]  # rows after the last token
         self.tokens = text.tokens + beyond
 
@@ -106,38 +137,24 @@ class Simulation:
         return Proposal(longest.tokens[:m], longest.p[:m], margins=longest.margins[:m])
 
     def by_model(self, x, k: int, go_on: Callable | None = None) -> Proposal:  # [n]
-        """The draft model: it drafts the text up to its next wrong token, and then goes on with a text of its own."""
-        text = self.text
-        n = len(x)
-        position = n - text.n
-        next_wrong = self.wrong_positions[bisect_left(self.wrong_positions, position)]
-        n_right = next_wrong - position
-        margins = self.margins_from(position, next_wrong, k)
-        m = until_unsure(margins, go_on)
-        self.clock.wait(m * self.prices.draft)
-        tokens = text.tokens[n : n + min(n_right, m)]
-        tokens += (m - len(tokens)) * [text.wrong]
-        rows = text.rows(tokens)  # [m, n_vocab]
-        return Proposal(tokens, rows, margins=margins[:m])
-
-    def margins_from(self, position: int, next_wrong: int, k: int) -> list[float]:
-        """The margins of k drafts. Nobody has asked the model about its own text after a wrong token: it is about as
-        sure there as it is where it is right, and unsure if it is never right."""
-        asked = self.margins[position : next_wrong + 1]  # that of the wrong token, too
-        margins = asked + self.margins_where_right[position : position + k] + k * [0.0]
-        return margins[:k]
+        """The draft model."""
+        proposal = self.draft_model.propose(x, k, go_on)
+        self.clock.wait(len(proposal.tokens) * self.prices.draft)
+        return proposal
 
     def decode(self, specs: Sequence[DrafterSpec], K: Any) -> tuple[float, int]:
         """Decode the text with the first of these drafters that proposes anything, and a K, which may be "auto" ->
         seconds, calls of the target."""
         text = self.text
-        lookahead: Any = FixedK(K)
+        lookahead: Any
         if K == "auto":
             lookahead = AutoK([spec.scale for spec in specs], self.clock)
             seconds = [partial(self.prices.of, spec) for spec in specs]
             lookahead.learn_costs(self.prices.window, seconds, max(WINDOW_ROWS))
-        drafts = [partial(self.by_text, spec) if spec.by_text else self.by_model for spec in specs]
-        draft = lookahead.drafter_of(drafts, self)
+        else:
+            lookahead = FixedK(K)
+        drafters = [partial(self.by_text, spec) if spec.by_text else self.by_model for spec in specs]
+        draft = lookahead.drafter_of(drafters, self)
         x = text.tokens[: text.n]  # [n]
         rng = np.random.default_rng(0)
         n_calls = 0
