@@ -19,7 +19,7 @@ LONG_PROMPT = 40  # tokens: see after_prompt
 
 
 class Loops(Protocol):
-    """Both decoders: loops in Python, or programs on a device (engines/jax/loops.py)."""
+    """Both decoders: loops in Python, or programs on a device (engines/jax/device_loops.py)."""
 
     batch: int  # texts that are decoded together
 

@@ -136,7 +136,7 @@ def test_a_part_of_an_earlier_run(part, has_size, n_asked, server, get, tmp_path
     (tmp_path / "model" / "weights.part").write_bytes(part)
     if part == b"older":
         assert "sha256 is wrong" in refusal(get, sha256=SUM)
-        assert os.listdir(tmp_path / "model") == []
+        assert not (tmp_path / "model").exists()
     get(sha256=SUM)
     assert (tmp_path / "model" / "weights").read_bytes() == WEIGHTS
     assert len(server.ranges) == n_asked
@@ -153,7 +153,7 @@ def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     server.server_close()
     server.shutdown()
     assert "Connection refused): run again" in refusal(get)
-    assert os.listdir(tmp_path / "model") == []
+    assert not (tmp_path / "model").exists()
 
 
 def test_other_bytes_than_were_asked_for_are_refused(server, get, tmp_path):

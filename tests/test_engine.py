@@ -217,7 +217,7 @@ def test_a_planted_mistake_shows(mistake, monkeypatch):
 OMISSIONS = {  # of the C files
     "a format is missing": ("arguments.h", r"  F\(INT4, int4.*\n", ""),
     "a format has no loop": ("products.c", "times_float16", "times_float17"),
-    "a format has no rows": ("products.c", "prepare_int4", "prepare_int5"),
+    "a format has no rows": ("rows.c", "prepare_int4", "prepare_int5"),
     "a format has no weight": ("products.c", r"WEIGHT\(bfloat16\)", "WEIGHT(bfloat17)"),
     "a format is not packed": ("pack.c", r"PACK\(int8\)", "PACK(int9)"),
     "a format with another name only": ("arguments.h", r"F\(FLOAT16, float16", "F(FLOAT16, float17"),

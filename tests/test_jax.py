@@ -23,9 +23,9 @@ from speculative.engines.c import packing
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.jax import compilation
+from speculative.engines.jax.device_decoder import DeviceDecoder
+from speculative.engines.jax.device_loops import DeviceLoops, Group, lengths_of
 from speculative.engines.jax.forward import cached
-from speculative.engines.jax.loop import DeviceDecoder
-from speculative.engines.jax.loops import DeviceLoops, Group, lengths_of
 from speculative.engines.jax.model import SMALL
 from speculative.engines.model import Model
 from speculative.engines.numpy_engine import NumpyEngine

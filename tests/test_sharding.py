@@ -42,9 +42,9 @@ def on_mesh(n_data, n_model):
     """The results that the test below compares; this runs in the other process."""
     import jax
 
+    from speculative.engines.jax.device_decoder import DeviceDecoder
+    from speculative.engines.jax.device_loops import DeviceLoops, Group, lengths_of
     from speculative.engines.jax.forward import cached
-    from speculative.engines.jax.loop import DeviceDecoder
-    from speculative.engines.jax.loops import DeviceLoops, Group, lengths_of
     from speculative.engines.jax.sharding import make_mesh, place
 
     mesh = make_mesh(n_model, n_data)

@@ -51,9 +51,10 @@ def download_gpt2_files(model_size: str, folder: str, source: str = "openai", we
 def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
     """Download one file, or the rest of it, or wait for another process that does. sha256, size (bytes): "" and 0 if
     they are not known. Raises UserError."""
+    folder = os.path.dirname(path)
     try:
         with new_session() as session:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
             with locked(path, f"waiting for another program, which downloads {path} ..."):
                 if not os.path.isfile(path):  # the other program has not
                     receive(session, url, f"{path}.part", size)
@@ -62,6 +63,9 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
         cause = cause_of(error)
         advice = certificate_advice(cause) or f": {HINT}"
         raise UserError(f"cannot download {url} ({first_line(cause)}){advice}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # if nothing has come into it
 
 
 def cause_of(error: Exception) -> Exception:

@@ -14,7 +14,7 @@
 //
 // Shapes are in comments, as in gpt2.py, of which a function here differs in two ways:
 //
-//   inputs    linear takes prepared rows (products.c): prepare_rows makes them, on the way through the layer norm.
+//   inputs    linear takes prepared rows (rows.c): prepare_rows makes them, on the way through the layer norm.
 //   outputs   linear writes its product as it is, through the activation, or adds it to the residual stream.
 //
 // A vfloat is a register of V floats, and LANES = 2 V. They, all and choose are in cpu.h, which comes first.
@@ -188,44 +188,57 @@ static float exp_and_sum(float *scores, int64_t n, int64_t room, const uint8_t *
   return sum;
 }
 
-// Adds a text's keys and values to its cache, for a head; then each row attends to all slots up to its own. Keys are
-// stored as tiles [n_ctx / LANES, d, LANES], values as [d / LANES, n_ctx, LANES]: both products are those of a weight.
-// What a row does not see has the weight 0, which changes no bit. qkv [n_rows, 3*n_embd] -> a [n_rows, n_embd]: rows of
-// this text.
+// A text's cache of a head. Keys are stored as tiles [n_ctx / LANES, d, LANES], values as [d / LANES, n_ctx, LANES], so
+// that both products of attention are those of a weight in float32.
+typedef struct { float *keys, *values; int64_t d, n_ctx; } HeadCache;
+
+static HeadCache head_cache(const GPT2 *m, Text t, int64_t layer, int64_t head) {
+  int64_t d = m->n_embd / m->n_head, before = layer * m->n_head + head;
+  float *keys = t.keys + before * up(m->n_ctx, LANES) * d, *values = t.values + before * m->n_ctx * up(d, LANES);
+  return (HeadCache){keys, values, d, m->n_ctx};
+}
+
+// qkv [n_rows, 3*n_embd]: the keys and values of a text's rows, which come after the first n_past slots.
+static void append_to_cache(HeadCache c, Text t, const float *qkv, int64_t n_embd, int64_t head) {
+  for (int64_t row = 0; row < t.n_rows; row++) {
+    const float *k = qkv + row * 3 * n_embd + n_embd + head * c.d, *v = k + n_embd;
+    int64_t slot = t.n_past + row;
+    for (int64_t i = 0; i < c.d; i++) c.keys[(slot / LANES * c.d + i) * LANES + slot % LANES] = k[i];
+    for (int64_t i = 0; i < c.d; i++) c.values[(i / LANES * c.n_ctx + slot) * LANES + i % LANES] = v[i];
+  }
+}
+
+// A tile of the cache is read soon after it was written: no memory is asked for ahead.
+static void multiply_by_cache(int64_t rows, const word *x, const float *tile, int64_t n, float *out, int64_t stride) {
+  multiply_float32(rows, x, (const char *)tile, n, (const char *)tile, 0, out, stride);
+}
+
+// Each row of a text attends, in a head, to all slots up to its own. What a row does not see has the weight 0, which
+// changes no bit. qkv [n_rows, 3*n_embd] -> a [n_rows, n_embd]: rows of this text.
 static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int64_t layer, int64_t head, float *a) {
   int64_t n_embd = m->n_embd, d = n_embd / m->n_head, room = up(m->n_ctx, LANES);
-  int64_t heads_before = layer * m->n_head + head;
-  float *keys = t.keys + heads_before * room * d;
-  float *values = t.values + heads_before * m->n_ctx * up(d, LANES);
+  HeadCache cache = head_cache(m, t, layer, head);
   float inverse_root = 1 / sqrtf(d), totals[ROWS];  // totals: of e**(score - max), by which a row's output is divided
-  for (int64_t row = 0; row < t.n_rows; row++) {
-    const float *k = qkv + row * 3 * n_embd + n_embd + head * d, *v = k + n_embd;
-    int64_t slot = t.n_past + row;
-    for (int64_t i = 0; i < d; i++) keys[(slot / LANES * d + i) * LANES + slot % LANES] = k[i];
-    for (int64_t i = 0; i < d; i++) values[(i / LANES * m->n_ctx + slot) * LANES + i % LANES] = v[i];
-  }
+  append_to_cache(cache, t, qkv, n_embd, head);
   for (int64_t first = 0; first < t.n_rows; first += ROWS) {
     int64_t rows = least(t.n_rows - first, ROWS), seen = t.n_past + first + rows;
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t row = 0; row < rows; row++) {  // q / sqrt(d)
       const float *q = qkv + (first + row) * 3 * n_embd + head * d;
       for (int64_t i = 0; i < d; i++) own.row[i] = q[i] * inverse_root;
       prepare(FLOAT32, own.row, d, row, rows, own.prepared);
       memset(own.scores + row * room, 0, 4 * up(seen, LANES));
     }
-    for (int64_t slot = 0; slot < seen; slot += LANES) {  // q @ k: [rows, d] -> [rows, seen]
-      const char *tile = (const char *)(keys + slot * d);
-      multiply_float32(rows, own.prepared, tile, d, tile, 0, own.scores + slot, room);
-    }
-    for (int64_t row = 0; row < rows; row++) {
+    for (int64_t slot = 0; slot < seen; slot += LANES)  // q @ k: [rows, d] -> [rows, seen]
+      multiply_by_cache(rows, own.prepared, cache.keys + slot * d, d, own.scores + slot, room);
+    for (int64_t row = 0; row < rows; row++) {  // softmax
       const uint8_t *sees = t.sees ? t.sees + (first + row) * t.sees_width : 0;
       float *scores = own.scores + row * room;
       totals[row] = exp_and_sum(scores, t.n_past + first + row + 1, up(seen, LANES), sees, own.row);
       prepare(FLOAT32, scores, seen, row, rows, own.prepared);
     }
     for (int64_t i = 0; i < d; i += LANES) {  // weights @ v: [rows, seen] -> [rows, d]
-      const char *tile = (const char *)(values + i * m->n_ctx);
       memset(own.sums, 0, 4 * LANES * rows);
-      multiply_float32(rows, own.prepared, tile, seen, tile, 0, own.sums, LANES);
+      multiply_by_cache(rows, own.prepared, cache.values + i * m->n_ctx, seen, own.sums, LANES);
       for (int64_t row = 0; row < rows; row++)
         for (int64_t j = 0; j < least(LANES, d - i); j++)
           a[(first + row) * n_embd + head * d + i + j] = own.sums[row * LANES + j] / totals[row];

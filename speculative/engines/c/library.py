@@ -26,7 +26,7 @@ from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
 
 # library.c includes the others.
-FILES = ("library.c", "cpu.h", "arguments.h", "products.c", "threads.c", "engine.c", "pack.c", "crc32c.c")
+FILES = ("library.c", "cpu.h", "arguments.h", "rows.c", "products.c", "threads.c", "engine.c", "pack.c", "crc32c.c")
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]

@@ -1,4 +1,13 @@
-"""The engine that JAX compiles for any device: the model, the loop on the device, and several devices."""
+"""The engine that JAX compiles for any device. The files in the order of reading:
+
+forward, model    gpt2.py with jax.numpy in NumPy's place; a network on the device, with its cache
+sampling          filters, draws and rules of acceptance, for arrays on the device
+device_decoder    both algorithms as one compiled loop
+device_loops      the decoders of a session: compiling, running, and the steps that the host reads
+derived_times     the times of calls inside a compiled loop
+sharding, processes, compilation   several devices, several processes, the cache of programs
+engine            what the contract asks
+"""
 
 from speculative.support.errors import UserError, first_line, install
 

@@ -9,9 +9,9 @@ from speculative.engines import memory
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, OnJax, on_jax
 from speculative.engines.jax.compilation import compiling, keep_compiled
+from speculative.engines.jax.device_decoder import DeviceDecoder
+from speculative.engines.jax.device_loops import DeviceLoops
 from speculative.engines.jax.forward import cached
-from speculative.engines.jax.loop import DeviceDecoder
-from speculative.engines.jax.loops import DeviceLoops
 from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
 from speculative.engines.jax.sharding import make_mesh, place

@@ -126,7 +126,7 @@ def overlap(p, q):  # [K, n_vocab] twice -> [K]
 
 
 def lenient(b: float) -> Callable:
-    """rules.lenient: token by token, with u from [0, b). b = 1 is the paper's rule."""
+    """rules.Lenient: token by token, with u from [0, b). b = 1 is the paper's rule."""
 
     def accept(drafts, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
         p_drafts = of_drafts(p, drafts)  # [K]
@@ -142,7 +142,7 @@ def lenient(b: float) -> Callable:
 
 
 def block_by_block(drafts, p, q, k, u):  # [K], [K, n_vocab], [K + 1, n_vocab], a number, [K]
-    """rules.block_by_block: the last draft that passes its test is accepted, and all before it."""
+    """rules.Block: the last draft that passes its test is accepted, and all before it."""
     p_drafts = of_drafts(p, drafts)  # [K]
     q_drafts = of_drafts(q, drafts)  # [K]
     w = block_weights(q_drafts / p_drafts)  # [K + 1], of no draft, of the first, ...

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from speculative.engines.calls import Call
 from speculative.engines.jax.compilation import compiling
+from speculative.engines.jax.derived_times import DerivedTimes, Prefill
+from speculative.engines.jax.device_decoder import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.forward import power_of_two
-from speculative.engines.jax.loop import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.model import SMALL
 from speculative.engines.network import check_finite
 from speculative.sampling import Proposal, Step
@@ -30,25 +30,6 @@ class Group(NamedTuple):
     K: int  # 0 for the autoregressive decoder
     n_prompt: int  # tokens that each prompt is padded to
     capacity: int  # tokens that the text and the caches have room for
-
-
-class Prefill(NamedTuple):
-    """Seconds in which each model read the prompts."""
-
-    draft: float
-    target: float
-
-
-class Clock:
-    """The times of calls in a loop on the device, which are derived from that of the whole loop."""
-
-    def __init__(self):
-        self.now = time.perf_counter()
-
-    def log(self, log: deque, seconds: float, n_read: int, n_rows: int) -> None:
-        """Log a call that follows those before it at once."""
-        log.append(Call(self.now, seconds, n_read, n_rows, derived=True))
-        self.now += seconds
 
 
 class DeviceLoops:
@@ -136,36 +117,24 @@ class DeviceLoops:
         """The same for prompts that are decoded together."""
         first = group.first
         slots = [*range(len(group.prompts))]  # of the texts that are not complete
-        clock = Clock()
-        state, prefill = self.start(group)
+        times = DerivedTimes(self.target_log, self.draft_log, group.K, group.n_prompt, self.drafting_ratio)
+        state, times.prefill = self.start(group)
         while slots:
             began = time.perf_counter()
             state, n_calls, output = self.run(state, seed, group.K)  # a number, [CALLS, n_batch, ...]
             n_calls, output = jax.tree.map(np.array, (n_calls, output))
             seconds = time.perf_counter() - began
             has_drafts = output.n_allowed[:n_calls].any(axis=1)  # [n_calls]
-            scoring = seconds / (n_calls + self.drafting_ratio * has_drafts.sum())
+            scoring = times.seconds_without_drafts(seconds, has_drafts)
             for i in range(n_calls):
                 slots = [slot for slot in slots if not is_stopped(first + slot)]
                 served = [step_of(first + slot, output, i, slot) for slot in slots if output.n_tokens[i, slot]]
                 if not served:
                     break
-                self.log_call(clock, group, scoring, prefill, has_drafts[i])
-                prefill = None
+                times.log_call(scoring, has_drafts[i])
                 yield served
-            slots = [slot for slot in slots if output.n[n_calls - 1, slot] < len(group.prompts[slot]) + group.N]
-
-    def log_call(self, clock: Clock, group: Group, scoring: float, prefill: Prefill | None, has_drafts: bool) -> None:
-        """Log a call of the target that took so many seconds, with those of the draft model before it. As in a loop in
-        Python, the target reads the prompt after the first drafts."""
-        K = group.K
-        if prefill and K:
-            clock.log(self.draft_log, prefill.draft, group.n_prompt, 0)
-        for _ in range(K if has_drafts else 0):
-            clock.log(self.draft_log, self.drafting_ratio * scoring / K, 1, 1)
-        if prefill:
-            clock.log(self.target_log, prefill.target, group.n_prompt, 0)
-        clock.log(self.target_log, scoring, K + 1, K + 1)
+            lengths = output.n[n_calls - 1]  # [n_batch]
+            slots = [slot for slot in slots if lengths[slot] < len(group.prompts[slot]) + group.N]
 
     def start(self, group: Group) -> tuple[State, Prefill]:
         """Feed the prompts to both models; with K = 0, to the target alone."""
