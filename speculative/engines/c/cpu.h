@@ -96,8 +96,9 @@ INLINE vint dot4(vint sum, vbyte w, vint x) {
 
 // Older x86 multiplies and adds in two instructions.
 // WIDE: 16-bit numbers times 16-bit numbers, two neighbours added into 32 bits.
-// SMALL: 4-bit weights times 8-bit inputs, two neighbours added into 16 bits. A block's sum is at most
-// 16 * 15 * 127 = 30,480, so it cannot overflow.
+// SMALL: 4-bit weights times 8-bit inputs, two neighbours added into 16 bits. With the start of the sum (rows.c) an input
+// has a weight from -4 to 11 in its own lane, and -4 in the other: a block's sum is at most 16 * 127 * (11 + 4) = 30,480,
+// so it cannot overflow.
 #if defined(AVX512) && !defined(__AVX512VNNI__)
 #define WIDE(w, x) (vint)_mm512_madd_epi16((__m512i)(w), (__m512i)(x))
 #define SMALL(w, x) (vshort)_mm512_maddubs_epi16((__m512i)(w), (__m512i)(x))
@@ -127,7 +128,11 @@ const char *instructions(void) {  // that the loops are compiled for
 }
 
 int multiplies_bytes(void) {  // whether an instruction does: then a row in int8 costs less than in float32
+#if defined(__aarch64__) && !defined(__ARM_FEATURE_DOTPROD)
+  return 0;
+#else
   return !PAIRS && (V >= 8 || ROWS == 10);
+#endif
 }
 
 // DOT2 adds the products of 2 bfloat16s, which are the upper halves of floats, and inputs i and i + 1 of a row (FLOAT

@@ -27,9 +27,10 @@ static void take_turn(int64_t turns) {  // of a thread that waits
 
 // Waits for the other threads of the pass: after it, each may read what the others have written before it.
 static void barrier(GPT2 *m, int64_t thread) {
-  if (m->n_threads == 1) return;
+  int64_t n_threads = m->n_threads;  // once: after the last barrier of a pass the caller may change m
+  if (n_threads == 1) return;
   int64_t n_before = atomic_load_explicit(&n_barriers, memory_order_acquire), since = 0;
-  if (atomic_fetch_add_explicit(&n_arrived, 1, memory_order_acq_rel) == m->n_threads - 1) {  // the last one
+  if (atomic_fetch_add_explicit(&n_arrived, 1, memory_order_acq_rel) == n_threads - 1) {  // the last one
     atomic_store_explicit(&n_arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&n_barriers, n_before + 1, memory_order_release);
     return;
