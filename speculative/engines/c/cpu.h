@@ -96,9 +96,9 @@ INLINE vint dot4(vint sum, vbyte w, vint x) {
 
 // Older x86 multiplies and adds in two instructions.
 // WIDE: 16-bit numbers times 16-bit numbers, two neighbours added into 32 bits.
-// SMALL: 4-bit weights times 8-bit inputs, two neighbours added into 16 bits. With the start of the sum (rows.c) an input
-// has a weight from -4 to 11 in its own lane, and -4 in the other: a block's sum is at most 16 * 127 * (11 + 4) = 30,480,
-// so it cannot overflow.
+// SMALL: 4-bit weights times 8-bit inputs, two neighbours added into 16 bits. With the start of the sum (rows.c) an
+// input has a weight from -4 to 11 in its own lane, and -4 in the other: a block's sum is at most
+// 16 * 127 * (11 + 4) = 30,480, so it cannot overflow.
 #if defined(AVX512) && !defined(__AVX512VNNI__)
 #define WIDE(w, x) (vint)_mm512_madd_epi16((__m512i)(w), (__m512i)(x))
 #define SMALL(w, x) (vshort)_mm512_maddubs_epi16((__m512i)(w), (__m512i)(x))
