@@ -125,7 +125,8 @@ def build_params(index: Index, hparams: dict, convert: Callable = lambda name, a
         return value
 
     values = by_threads(converted, shapes)
-    for tensor in index.values():
+    one_of_each_file = {tensor.path: tensor for tensor in index.values()}
+    for tensor in one_of_each_file.values():
         if state_of(tensor.path) != tensor.file.state:
             raise UserError(f"{tensor.path}: changed while it was read")
     if not is_checked:
