@@ -11,11 +11,11 @@ from speculative.cli.command import choose_prompts, parse, run
 from speculative.cli.display import Screen
 from speculative.cli.interactive import interact
 from speculative.cli.outcome import prepare_output, show_report, write_packed
-from speculative.measure.record import RunRecord
-from speculative.measure.turns import timed_turns
-from speculative.options import Options
+from speculative.report.record import RunRecord
+from speculative.report.turns import timed_turns
+from speculative.run.options import Options
+from speculative.run.session import Session
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
-from speculative.session import Session
 from speculative.support.errors import guarded
 from speculative.verify.checks import verify
 

@@ -2,7 +2,7 @@
 
 python utils.py download 124M [--models_dir models] [--source openai|huggingface|URL] [--refresh]
 
-The code that reads the files is in speculative/checkpoints. main.py calls it through speculative/loaded_models.py.
+The code that reads the files is in speculative/checkpoints. main.py calls it through speculative/run/loaded_models.py.
 """
 
 from argparse import ArgumentParser

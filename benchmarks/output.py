@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from benchmarks.tables import parser_of
-from speculative.measure import record
-from speculative.measure.document import NOT_WRITTEN
+from speculative.report import record
+from speculative.report.document import NOT_WRITTEN
 from speculative.support.files import write_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "output.md"

@@ -17,12 +17,12 @@ import numpy as np
 from benchmarks import runs
 from benchmarks.grid import number
 from benchmarks.tables import parser_of, table
-from speculative.costs import line_through
-from speculative.decode_parts import DecodeParts
-from speculative.lookahead import AutoK
-from speculative.loops import PythonLoops
-from speculative.measure.simulate import Clock
-from speculative.session import Session
+from speculative.lookahead.costs import line_through
+from speculative.lookahead.lookahead import AutoK
+from speculative.report.simulate import Clock
+from speculative.run.decode_parts import DecodeParts
+from speculative.run.loops import PythonLoops
+from speculative.run.session import Session
 from speculative.support.texts import read_prompts
 
 ROWS = (1, 5, 9, 17, 33, 512)

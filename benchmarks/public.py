@@ -21,8 +21,8 @@ from unittest.mock import MagicMock
 
 from benchmarks.samplers.listed import SAMPLERS, Sampler
 from benchmarks.tables import parser_of
-from speculative.laws.samplers import check, following, guard
-from speculative.laws.samplers.verdicts import Verdict
+from speculative.law.samplers import check, following, guard
+from speculative.law.samplers.verdicts import Verdict
 from speculative.support.errors import UserError, did_you_mean
 
 ADAPTERS = Path(__file__).parent / "samplers"

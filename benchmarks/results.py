@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.runs import MODELS, PROMPTS
 from benchmarks.tables import parser_of
 from speculative.cli.command import parse
-from speculative.measure.turns import timed_turns
-from speculative.session import Session
+from speculative.report.turns import timed_turns
+from speculative.run.session import Session
 from speculative.support.texts import read_prompts
 
 AUTOREGRESSIVE = "autoregressive"

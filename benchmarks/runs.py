@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.latency import waits
 from speculative import load_pair
-from speculative.measure.run import Run
-from speculative.session import Session
+from speculative.report.run import Run
+from speculative.run.session import Session
 
 MODELS = Path(__file__).parents[1] / "models"
 PROMPTS = {"prose": MODELS / "tiny-target" / "prompts.jsonl", "code": Path(__file__).parent / "prompts" / "code.jsonl"}

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.plots import INK, draw
 from benchmarks.tables import parser_of, table
-from speculative.measure.analysis import leviathan_tokens
+from speculative.report.analysis import leviathan_tokens
 from speculative.support.errors import UserError
 
 K_MAX = 16

@@ -15,20 +15,20 @@ from speculative.version import __version__
 
 TYPE_CHECKING = False  # as in typing, which takes long to import: a command has to see Ctrl-C at once
 if TYPE_CHECKING:
-    from speculative.laws.samplers.check import law as law
-    from speculative.measure.run import Run as Run
-    from speculative.pair import load_pair as load_pair
+    from speculative.law.samplers.check import law as law
+    from speculative.report.pair import load_pair as load_pair
+    from speculative.report.run import Run as Run
+    from speculative.run.session import Session as Session
     from speculative.sampling import autoregressive_sampling as autoregressive_sampling
     from speculative.sampling import speculative_sampling as speculative_sampling
-    from speculative.session import Session as Session
     from speculative.support.errors import UserError as UserError
 
 HOMES = {  # names that are imported when they are asked for, so that the two algorithms need not wait for them
-    "load_pair": "speculative.pair",
-    "Session": "speculative.session",
-    "Run": "speculative.measure.run",
+    "load_pair": "speculative.report.pair",
+    "Session": "speculative.run.session",
+    "Run": "speculative.report.run",
     "UserError": "speculative.support.errors",
-    "law": "speculative.laws.samplers.check",
+    "law": "speculative.law.samplers.check",
     "autoregressive_sampling": "speculative.sampling",
     "speculative_sampling": "speculative.sampling",
 }

@@ -6,7 +6,7 @@ import speculative.support.early  # noqa: F401  # Ctrl-C during the imports belo
 from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli import replay
 from speculative.cli.command import run
-from speculative.laws.samplers import check as check_law
+from speculative.law.samplers import check as check_law
 from speculative.support.errors import guarded
 
 COMMANDS = {"law": check_law.main, "page": replay.main}

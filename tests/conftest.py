@@ -22,8 +22,8 @@ import main
 from speculative import load_pair
 from speculative.checkpoints.shapes import checkpoint_shapes
 from speculative.checkpoints.tensors import masked_crc32c
-from speculative.measure import measuring, turns
-from speculative.options import DEMO
+from speculative.report import measuring, turns
+from speculative.run.options import DEMO
 from speculative.support.errors import guarded
 from speculative.verify.checks import PROMPTS, verify
 from utils import load_encoder_hparams_and_params

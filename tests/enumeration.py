@@ -11,22 +11,22 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from speculative import learned
 from speculative.drafters import DRAFTERS
 from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
+from speculative.drafters.user import as_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
-from speculative.laws.paths import distance, law_of
-from speculative.laws.samplers.cases import generator_of, model_of
-from speculative.laws.samplers.rows import coarse
-from speculative.loaded_models import Models
-from speculative.model_spec import ModelSpec
-from speculative.options import ModelOptions, make_options
+from speculative.law.paths import distance, law_of
+from speculative.law.samplers.cases import generator_of, model_of
+from speculative.law.samplers.rows import coarse
+from speculative.lookahead import learned
+from speculative.run.loaded_models import Models
+from speculative.run.model_spec import ModelSpec
+from speculative.run.options import ModelOptions, make_options
+from speculative.run.session import Session, models_of
 from speculative.sampling import autoregressive_sampling
-from speculative.session import Session, models_of
 from speculative.trees import by_paths
-from speculative.user import as_drafter
 
 
 def text_distribution(decode):

@@ -3,8 +3,8 @@
 import pytest
 
 from benchmarks.theory import leviathan_speedup
-from speculative.costs import costs_by_rows, line_through
-from speculative.measure.analysis import blog_speedup, leviathan_tokens
+from speculative.lookahead.costs import costs_by_rows, line_through
+from speculative.report.analysis import blog_speedup, leviathan_tokens
 
 
 @pytest.mark.parametrize(

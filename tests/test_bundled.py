@@ -12,7 +12,7 @@ from speculative.checkpoints.loading import load_params
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
-from speculative.options import DEMO
+from speculative.run.options import DEMO
 
 
 def test_its_files_are_small():

@@ -29,7 +29,7 @@ from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from speculative.checkpoints.shapes import checkpoint_shapes, nested
 from speculative.checkpoints.tensors import build_params
 from speculative.engines.choice import make_engine
-from speculative.model_spec import ModelSpec
+from speculative.run.model_spec import ModelSpec
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import pytest
 
 import main
-from speculative import loaded_models
 from speculative.checkpoints import complete
-from speculative.options import FIELDS
+from speculative.cli import outcome
+from speculative.run import loaded_models
+from speculative.run.options import FIELDS
 
 
 class Row(NamedTuple):
@@ -83,6 +84,8 @@ WITHOUT: dict[str, str] = {}  # {words: the output of the run with these alone},
 def output(command, pair_words, monkeypatch, tmp_path):
     """words -> all that main.py prints, without its times."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps, however long the engine's name is
+    monkeypatch.setenv("COLUMNS", "10000")
     for name in ("verify", "interact", "write_packed"):
         monkeypatch.setattr(main, name, lambda *given, name=name: print("calls", name))
     monkeypatch.setattr(loaded_models, "complete_folder", complete_folder)

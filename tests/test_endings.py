@@ -14,8 +14,8 @@ import pytest
 from tiny import ROOT, python
 
 from speculative.cli import display
-from speculative.options import Options
-from speculative.steps import TextStep
+from speculative.run.options import Options
+from speculative.run.steps import TextStep
 from speculative.support.errors import UserError, guarded
 from speculative.support.terminal import PRINTABLE
 
@@ -74,7 +74,7 @@ def test_ctrl_c_shows_the_text_so_far(words, pair_words):
 
 
 @pytest.mark.parametrize("run", ["run_path('main.py'", "run_module('speculative', alter_sys=True"])
-@pytest.mark.parametrize("module", ["speculative.cli.command", "numpy", "speculative.session"])
+@pytest.mark.parametrize("module", ["speculative.cli.command", "numpy", "speculative.run.session"])
 def test_ctrl_c_during_the_imports_is_one_line(module, run):
     code = f"""
 import os, runpy, signal, sys

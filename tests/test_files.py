@@ -12,7 +12,7 @@ from speculative import UserError
 from speculative.checkpoints.disk import Note
 from speculative.cli.command import choose_prompts
 from speculative.cli.line_editor import history_file
-from speculative.options import Options
+from speculative.run.options import Options
 from speculative.support import files
 from speculative.support.terminal import PRINTABLE
 

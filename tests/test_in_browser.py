@@ -20,12 +20,12 @@ from speculative import load_pair
 from speculative.cli.command import parse
 from speculative.cli.display import PRINTABLE
 from speculative.cli.workbench import LABELS, Workbench
-from speculative.loops import DECODERS
-from speculative.measure.close_up import VISIBLE
-from speculative.measure.document import from_json
-from speculative.measure.page import page
-from speculative.options import DEMO
-from speculative.session import Session
+from speculative.report.close_up import VISIBLE
+from speculative.report.document import from_json
+from speculative.report.page import page
+from speculative.run.loops import DECODERS
+from speculative.run.options import DEMO
+from speculative.run.session import Session
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ READ = """(() => {
 @pytest.mark.parametrize("name", ["greedy", "sampled", *SLOW])
 def test_a_page_says_what_it_said(name, command, go_to, tmp_path, monkeypatch, request):
     """The last digits may be those of another CPU."""
-    monkeypatch.setattr("speculative.measure.observe.processor", lambda: "a CPU")
-    monkeypatch.setattr("speculative.measure.observe.n_cores", lambda: 2)
+    monkeypatch.setattr("speculative.report.observe.processor", lambda: "a CPU")
+    monkeypatch.setattr("speculative.report.observe.n_cores", lambda: 2)
     path = tmp_path / "page.html"
     assert command("--demo", *PAGES[name], f"--html={path}")[0] == 0
     said = js(go_to(path.as_uri()), READ)

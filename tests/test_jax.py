@@ -30,7 +30,7 @@ from speculative.engines.jax.model import SMALL
 from speculative.engines.model import Model
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import GREEDY, Filters
-from speculative.measure.greedy import greedy_difference
+from speculative.report.greedy import greedy_difference
 from speculative.rules import TOKEN, parse_rule
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 

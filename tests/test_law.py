@@ -17,20 +17,21 @@ from enumeration import World, text_distribution
 from tiny import plant, python
 
 import speculative
-from speculative import fast, sampling
+from speculative import sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
-from speculative.laws.paths import EXACT, NotRepeatable, distance, law_of
-from speculative.laws.samplers import check as check_law
-from speculative.laws.samplers import drawn, following, guard
-from speculative.laws.samplers.cases import CASES, LINES, interleaved
-from speculative.laws.samplers.guard import as_user_errors
-from speculative.laws.samplers.mistakes import LOOP, MISTAKES, patched
-from speculative.laws.samplers.sampler import Sampler
-from speculative.laws.samplers.texts import law_of_texts, stand_ins_in
-from speculative.laws.samplers.verdicts import case_to_show
+from speculative.law.paths import EXACT, NotRepeatable, distance, law_of
+from speculative.law.samplers import check as check_law
+from speculative.law.samplers import drawn, following, guard
+from speculative.law.samplers.cases import CASES, LINES, interleaved
+from speculative.law.samplers.guard import as_user_errors
+from speculative.law.samplers.mistakes import LOOP, MISTAKES, patched
+from speculative.law.samplers.sampler import Sampler
+from speculative.law.samplers.texts import law_of_texts, stand_ins_in
+from speculative.law.samplers.verdicts import case_to_show
 from speculative.rules import RULES, parse_rule
+from speculative.run import fast
 from speculative.support.errors import UserError
 
 COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/model", "model/prompt_lookup+ngram"]
@@ -188,10 +189,10 @@ OF_OUR_OWN = [
     ("drafters.heads:head_drafter", "p[:m], [NAME]", "p[:m][::-1], [NAME]", HEADS),
     ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.n_accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
     ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
-    ("user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
-    ("auto_drafter:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
+    ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
+    ("lookahead.auto_drafter:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
-    ("loops:PythonLoops.chain_steps", "(0, context), target)", "(0, context._replace(rng=(pair := __import__('enumeration').twins(context.rng))[0])), target)\n    context = context._replace(rng=pair[1])", CHAIN),
+    ("run.loops:PythonLoops.chain_steps", "(0, context), target)", "(0, context._replace(rng=(pair := __import__('enumeration').twins(context.rng))[0])), target)\n    context = context._replace(rng=pair[1])", CHAIN),
 ]  # fmt: skip
 
 

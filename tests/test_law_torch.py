@@ -10,11 +10,11 @@ from test_law import planted
 from test_readme import fences
 
 import speculative
-from speculative.laws.paths import EXACT, distance, law_of
-from speculative.laws.samplers import following
-from speculative.laws.samplers.cases import CASES
-from speculative.laws.samplers.texts import stand_ins_in
-from speculative.laws.uniform import NotFollowed
+from speculative.law.paths import EXACT, distance, law_of
+from speculative.law.samplers import following
+from speculative.law.samplers.cases import CASES
+from speculative.law.samplers.texts import stand_ins_in
+from speculative.law.uniform import NotFollowed
 
 torch = pytest.importorskip("torch")
 distributions = pytest.importorskip("torch.distributions")

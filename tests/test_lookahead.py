@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tiny import decoded, plant
 
-from speculative.acceptance import Acceptance
-from speculative.auto_drafter import Stopping
-from speculative.cost_timer import CostTimer
-from speculative.decode_parts import DecodeParts
 from speculative.drafters import DRAFTERS
-from speculative.lookahead import AutoK
-from speculative.measure.simulate import Clock, KnownText, Prices, Simulation
+from speculative.lookahead.acceptance import Acceptance
+from speculative.lookahead.auto_drafter import Stopping
+from speculative.lookahead.lookahead import AutoK
+from speculative.report.simulate import Clock, KnownText, Prices, Simulation
+from speculative.run.cost_timer import CostTimer
+from speculative.run.decode_parts import DecodeParts
 from speculative.sampling import NOTHING, speculative_sampling
 
 PROMPT = [0] * 8
@@ -277,19 +277,19 @@ IN_BETWEEN = partial(close_to_the_best, right=accepted_with(0.8), row=0.04)
 DEAR_ROWS = partial(close_to_the_best, right=accepted_with(0.3), row=0.75)
 PLANTED = [
     # (check, where, what stands there, what stands there by mistake)
-    (learns_from_margins, "acceptance:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
-    (learns_from_margins, "acceptance:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
-    (learns_from_margins, "acceptance:Acceptance.preferred", "-margin", "-1"),
-    (learns_from_margins, "acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
-    (IN_BETWEEN, "auto_drafter:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
-    (DEAR_ROWS, "auto_drafter:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
-    (DEAR_ROWS, "auto_drafter:Stopping.pays", "self.stats.acceptance.share * ", ""),
-    (ends_the_text, "auto_drafter:Stopping.pays", " or self.pays_to_the_end()", ""),
-    (ends_the_text, "auto_drafter:Stopping.pays_to_the_end", "LAST_CALL_SHARE", "9"),
-    (costs_little, "auto_drafter:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
-    (costs_little, "learned:Learned.learn", "stats.idle_seconds = 0.0", "pass"),
-    (adapts_to_speed, "window_costs:WindowCosts.learn", "self.slowdown.add", "abs"),
-    (sure_ones_first, "auto_drafter:is_unsure", "< stats.scale", "< 0"),
+    (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
+    (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
+    (learns_from_margins, "lookahead.acceptance:Acceptance.preferred", "-margin", "-1"),
+    (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
+    (IN_BETWEEN, "lookahead.auto_drafter:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
+    (DEAR_ROWS, "lookahead.auto_drafter:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
+    (DEAR_ROWS, "lookahead.auto_drafter:Stopping.pays", "self.stats.acceptance.share * ", ""),
+    (ends_the_text, "lookahead.auto_drafter:Stopping.pays", " or self.pays_to_the_end()", ""),
+    (ends_the_text, "lookahead.auto_drafter:Stopping.pays_to_the_end", "LAST_CALL_SHARE", "9"),
+    (costs_little, "lookahead.auto_drafter:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
+    (costs_little, "lookahead.learned:Learned.learn", "stats.idle_seconds = 0.0", "pass"),
+    (adapts_to_speed, "lookahead.window_costs:WindowCosts.learn", "self.slowdown.add", "abs"),
+    (sure_ones_first, "lookahead.auto_drafter:is_unsure", "< stats.scale", "< 0"),
 ]  # fmt: skip
 
 

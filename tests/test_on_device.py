@@ -20,8 +20,8 @@ pytest.importorskip("jax")
 import jax
 
 from speculative.engines.jax.engine import JaxEngine
-from speculative.measure.greedy import greedy_difference
-from speculative.measure.record import Difference
+from speculative.report.greedy import greedy_difference
+from speculative.report.record import Difference
 
 OUTCOME = itemgetter("tokens", "drafted", "accepted")  # of an iteration
 PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]

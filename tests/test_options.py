@@ -16,9 +16,9 @@ from speculative.cli.interactive import read_changes
 from speculative.cli.words import read_words
 from speculative.cli.workbench import options_of
 from speculative.filters import Filters
-from speculative.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options
+from speculative.run.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options
+from speculative.run.values import as_typed
 from speculative.support.errors import UserError
-from speculative.values import as_typed
 
 
 def typed(line):

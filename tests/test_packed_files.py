@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from tiny import flatten, python, refusal
 
-from speculative import fast
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.shapes import checkpoint_shapes
@@ -20,7 +19,8 @@ from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
-from speculative.measure import ending, observe
+from speculative.report import ending, observe
+from speculative.run import fast
 
 pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 

@@ -14,11 +14,11 @@ from tiny import ROOT
 
 from speculative.cli import replay
 from speculative.cli.words import read_words
-from speculative.measure.close_up import VISIBLE
-from speculative.measure.document import from_json, read_run
-from speculative.measure.page import FAST, command, page, page_data
-from speculative.measure.run import compare
-from speculative.options import DEMO, Options, make_options
+from speculative.report.close_up import VISIBLE
+from speculative.report.document import from_json, read_run
+from speculative.report.page import FAST, command, page, page_data
+from speculative.report.run import compare
+from speculative.run.options import DEMO, Options, make_options
 from speculative.support.errors import UserError
 from speculative.support.files import write_json
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 from tiny import refusal
 
-from speculative import fast, plan
+from speculative.drafters.user import Functions
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import Filters
-from speculative.options import FIELDS, ModelOptions, make_options
-from speculative.plan import Plan
-from speculative.user import Functions
+from speculative.run import fast, plan
+from speculative.run.options import FIELDS, ModelOptions, make_options
+from speculative.run.plan import Plan
 
 
 class Anything(NumpyEngine):

@@ -9,12 +9,13 @@ from conftest import USUAL
 from test_plan import PLANNED, check_row
 from tiny import decoded, one_hot, plant, refusal
 
-from speculative import decoding, load_pair, options, plan
+from speculative import load_pair
 from speculative.engines import memory
 from speculative.engines.c.engine import CEngine
-from speculative.fast import fast_drafter
-from speculative.options import ModelOptions, Options
-from speculative.session import Session
+from speculative.run import decoding, options, plan
+from speculative.run.fast import fast_drafter
+from speculative.run.options import ModelOptions, Options
+from speculative.run.session import Session
 from speculative.support.errors import UserError
 
 PROMPT = "the thing in"
@@ -236,7 +237,7 @@ def check_copy_is_counted(load):
 def check_fast_drafter(load):
     """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("speculative.fast.LARGE_BYTES", 0)
+        patch.setattr("speculative.run.fast.LARGE_BYTES", 0)
         patch.setattr(CEngine, "copy_is_quick", lambda engine, N: True)
         models = load().models
         assert fast_drafter(models, 40) == "int8/prompt_lookup+model"
@@ -255,57 +256,57 @@ def without_a_copy(models, *others):
 
 MISTAKES = [
     # (the check that sees it, where, what stands there, what stands there by mistake)
-    (check_conflicts, "options:check_conflicts", "in excluded_by(name)", "in ()"),
-    (check_no_effect, "options:check_effects", "row.useless(o)", "False"),
-    (check_defaults, "options:meant", 'name in ("prompt", "K")', "False"),
-    (check_defaults, "options:meant", "value != FIELDS[name].default", "True"),
-    (check_change, "options:reset_by", "excluded_by(f.name) & changed", "False"),
-    (check_change, "options:make_options", "replace(base, **reset_by(values, base), **values)", "kind(**values)"),
-    (check_change, "options:read_values", 'if base and not f.metadata.get("live")', "if False"),
-    (check_change, "options:read_values", "f.default if value is None else", "base and getattr(base, name) if value is None else"),
-    (check_demo, "options:make_options", "if name in names} | values", "if name in names}"),
-    (check_demo, "options:check_demo", '"[0-9]+M"', '"-"'),
-    (rows_of("top_p"), "plan:target_filters", "getattr(o, name)", 'getattr(o, {"top_p": "min_p", "min_p": "top_p"}.get(name, name))'),
-    (rows_of("min_p"), "plan:target_filters", "name in Filters._fields", "name in Filters._fields[:3]"),
-    (rows_of("draft_temperature"), "plan:draft_filters", "o.temperature if o.draft_temperature is None else o.draft_temperature", "o.temperature"),
-    (rows_of("draft_temperature"), "plan:draft_filters", "if o.draft_temperature is None else", "if not o.draft_temperature else"),
-    (rows_of("tree"), "plan:draft_filters", "temperature = 1.0", "temperature = 0.0"),
-    (rows_of("tree"), "plan:make_plan", "tree=o.tree or ()", "tree=()"),
-    (rows_of("seed"), "plan:make_plan", "seed=o.seed", "seed=123"),
-    (rows_of("stop"), "plan:make_plan", "stop=o.stop", "stop=None"),
-    (rows_of("K"), "plan:one_K_a_level", "return Ks +", "return Ks[::-1] +"),
-    (rows_of("dtype"), "plan:wanted_models", "Wanted(o.target_model_size, o.dtype)", "Wanted(o.target_model_size, o.draft_dtype)"),
-    (check_engine_is_asked, "plan:make_plan", "engine.check(plan)", "pass"),
-    (check_room, "session:Session.input_ids", "N + n_nodes(tree)", "N"),
-    (check_room, "session:Session.input_ids", "> self.n_ctx", "> self.n_ctx + 1"),
-    (check_samples, "session:Session.speculative", "n_tokens_to_generate, sample)", "n_tokens_to_generate)"),
-    (check_changed_session, "session:Session.changed", "base=self.options", "base=type(self.options)()"),
-    (check_changed_session, "session:Session.changed", "functions=functions", "functions=type(functions)()"),
-    (check_fast, "fast:spelled_out", "if not o.fast", "if True"),
-    (check_memory, "session:Session.load", "self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
-    (check_special, "session:Session.encode", "self.plan.special", "False"),
-    (check_smallest_context, "loaded_models:Models.smallest_context", "min(", "max("),
-    (check_samples, "decoding:decoded", "first_sample + first_text, with_details", "first_text, with_details"),
-    (check_rule, "loops:PythonLoops.chain_steps", "lookahead.K_max, context.rng, self.plan.rule.accept)", "lookahead.K_max, context.rng)"),
-    (check_greedy, "loops:PythonLoops.steps", 'self.parts.model("target", loaded)', 'self.parts.model(plan.network_roles[-1], loaded)'),
-    (check_stop, "decoding:TextDecode.make_text_step", "min(step.n_accepted, n)", "step.n_accepted"),
-    (check_stop, "decoding:push_tokens", "if stream.stopped", "if False"),
-    (check_draft_filters, "decode_parts:DecodeParts.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
-    (check_lookahead_of_each_level, "decode_parts:DecodeParts.staged_draft", "self.lookaheads[level + 1]", "self.lookaheads[level]"),
-    (check_times, "step_times:StepTimes.calls_of_round", "sorted(made, key=call_order)", "made"),
-    (check_times, "step_times:StepTimes.take_span", "return self.began, seconds", "return 0.0, seconds"),
-    (check_times, "step_times:StepTimes.write_to", "step.prefill = any(call.prefill for call in of_target)", "pass"),
-    (check_forgotten, "loops:PythonLoops.ready", "self.models.forget(self.plan.network_roles)", "pass"),
-    (check_costs, "loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
-    (check_roles, "loaded_models:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
-    (check_roles, "loaded_models:Models.copy_of_target", ", dtype=dtype)", ")"),
-    (check_roles, "weight_reader:WeightReader.from_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
-    (check_loaded_once, "loaded_models:Models.new_specs", "if role not in self.loaded", "if role"),
-    (check_loaded_once, "loaded_models:Models.share_caches", "if self.shares_cache(spec.role)", "if False"),
-    (check_copy_is_counted, "loaded_models:Models.check", "self.new_specs(roles)", "[]"),
-    (check_fast_drafter, "loaded_models:Models.load_networks", "for spec in specs if spec.size == name", "for spec in self.specs.values() if spec.size == name"),
-    (check_fast_drafter, "fast:copy_pays", 'target.dtype != "float32"', "False"),
-    (check_fast_drafter, "fast:copy_fits", "except UserError:\n        return False", "except UserError:\n        return True"),
+    (check_conflicts, "run.options:check_conflicts", "in excluded_by(name)", "in ()"),
+    (check_no_effect, "run.options:check_effects", "row.useless(o)", "False"),
+    (check_defaults, "run.options:meant", 'name in ("prompt", "K")', "False"),
+    (check_defaults, "run.options:meant", "value != FIELDS[name].default", "True"),
+    (check_change, "run.options:reset_by", "excluded_by(f.name) & changed", "False"),
+    (check_change, "run.options:make_options", "replace(base, **reset_by(values, base), **values)", "kind(**values)"),
+    (check_change, "run.options:read_values", 'if base and not f.metadata.get("live")', "if False"),
+    (check_change, "run.options:read_values", "f.default if value is None else", "base and getattr(base, name) if value is None else"),
+    (check_demo, "run.options:make_options", "if name in names} | values", "if name in names}"),
+    (check_demo, "run.options:check_demo", '"[0-9]+M"', '"-"'),
+    (rows_of("top_p"), "run.plan:target_filters", "getattr(o, name)", 'getattr(o, {"top_p": "min_p", "min_p": "top_p"}.get(name, name))'),
+    (rows_of("min_p"), "run.plan:target_filters", "name in Filters._fields", "name in Filters._fields[:3]"),
+    (rows_of("draft_temperature"), "run.plan:draft_filters", "o.temperature if o.draft_temperature is None else o.draft_temperature", "o.temperature"),
+    (rows_of("draft_temperature"), "run.plan:draft_filters", "if o.draft_temperature is None else", "if not o.draft_temperature else"),
+    (rows_of("tree"), "run.plan:draft_filters", "temperature = 1.0", "temperature = 0.0"),
+    (rows_of("tree"), "run.plan:make_plan", "tree=o.tree or ()", "tree=()"),
+    (rows_of("seed"), "run.plan:make_plan", "seed=o.seed", "seed=123"),
+    (rows_of("stop"), "run.plan:make_plan", "stop=o.stop", "stop=None"),
+    (rows_of("K"), "run.plan:one_K_a_level", "return Ks +", "return Ks[::-1] +"),
+    (rows_of("dtype"), "run.plan:wanted_models", "Wanted(o.target_model_size, o.dtype)", "Wanted(o.target_model_size, o.draft_dtype)"),
+    (check_engine_is_asked, "run.plan:make_plan", "engine.check(plan)", "pass"),
+    (check_room, "run.session:Session.input_ids", "N + n_nodes(tree)", "N"),
+    (check_room, "run.session:Session.input_ids", "> self.n_ctx", "> self.n_ctx + 1"),
+    (check_samples, "run.session:Session.speculative", "n_tokens_to_generate, sample)", "n_tokens_to_generate)"),
+    (check_changed_session, "run.session:Session.changed", "base=self.options", "base=type(self.options)()"),
+    (check_changed_session, "run.session:Session.changed", "functions=functions", "functions=type(functions)()"),
+    (check_fast, "run.fast:spelled_out", "if not o.fast", "if True"),
+    (check_memory, "run.session:Session.load", "self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
+    (check_special, "run.session:Session.encode", "self.plan.special", "False"),
+    (check_smallest_context, "run.loaded_models:Models.smallest_context", "min(", "max("),
+    (check_samples, "run.decoding:decoded", "first_sample + first_text, with_details", "first_text, with_details"),
+    (check_rule, "run.loops:PythonLoops.chain_steps", "lookahead.K_max, context.rng, self.plan.rule.accept)", "lookahead.K_max, context.rng)"),
+    (check_greedy, "run.loops:PythonLoops.steps", 'self.parts.model("target", loaded)', 'self.parts.model(plan.network_roles[-1], loaded)'),
+    (check_stop, "run.decoding:TextDecode.make_text_step", "min(step.n_accepted, n)", "step.n_accepted"),
+    (check_stop, "run.decoding:push_tokens", "if stream.stopped", "if False"),
+    (check_draft_filters, "run.decode_parts:DecodeParts.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
+    (check_lookahead_of_each_level, "run.decode_parts:DecodeParts.staged_draft", "self.lookaheads[level + 1]", "self.lookaheads[level]"),
+    (check_times, "run.step_times:StepTimes.calls_of_round", "sorted(made, key=call_order)", "made"),
+    (check_times, "run.step_times:StepTimes.take_span", "return self.began, seconds", "return 0.0, seconds"),
+    (check_times, "run.step_times:StepTimes.write_to", "step.prefill = any(call.prefill for call in of_target)", "pass"),
+    (check_forgotten, "run.loops:PythonLoops.ready", "self.models.forget(self.plan.network_roles)", "pass"),
+    (check_costs, "run.loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
+    (check_roles, "run.loaded_models:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
+    (check_roles, "run.loaded_models:Models.copy_of_target", ", dtype=dtype)", ")"),
+    (check_roles, "run.weight_reader:WeightReader.from_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
+    (check_loaded_once, "run.loaded_models:Models.new_specs", "if role not in self.loaded", "if role"),
+    (check_loaded_once, "run.loaded_models:Models.share_caches", "if self.shares_cache(spec.role)", "if False"),
+    (check_copy_is_counted, "run.loaded_models:Models.check", "self.new_specs(roles)", "[]"),
+    (check_fast_drafter, "run.loaded_models:Models.load_networks", "for spec in specs if spec.size == name", "for spec in self.specs.values() if spec.size == name"),
+    (check_fast_drafter, "run.fast:copy_pays", 'target.dtype != "float32"', "False"),
+    (check_fast_drafter, "run.fast:copy_fits", "except UserError:\n        return False", "except UserError:\n        return True"),
 ]  # fmt: skip
 CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tiny import plant, sample_of, text_of
 
-from speculative.measure import advice, document, doubt, ending, figures, page, tables, words
-from speculative.measure.record import (
+from speculative.report import advice, document, doubt, ending, figures, page, tables, words
+from speculative.report.record import (
     DecoderRecord,
     Machine,
     Model,
@@ -18,8 +18,8 @@ from speculative.measure.record import (
     RuleUsed,
     RunRecord,
 )
-from speculative.options import Options
-from speculative.steps import TextStep
+from speculative.run.options import Options
+from speculative.run.steps import TextStep
 
 # Eight tokens of each decoder. A row of the target takes 1 s, 2 rows 1.2 s, 3 rows 1.4 s, a draft 0.1 s. Reading the
 # prompt takes the target 2 s in the autoregressive decode; in the other one it takes 1.9 s, and the draft model 0.3 s.
@@ -226,48 +226,48 @@ def check_words():
 # ---- The mistakes ----------------------------------------------------------------------------------------------------
 
 MISTAKES = [  # the check that sees it, the function, a part of its source, another in its place
-    (check_counts, "measure.figures:sums", "n_tokens / (drafted + n)", "n_tokens / (drafted + 1)"),
-    (check_counts, "measure.figures:sums", "accepted / drafted if", "accepted / n_tokens if"),
-    (check_counts, "measure.figures:mean_of", "mean(numbers)", "max(numbers)"),
-    (check_counts, "measure.figures:reaching", "length >= position", "length > position"),
-    (check_counts, "measure.figures:by_source", "step.source[: len(step.alpha)]", "step.source"),
-    (check_counts, "measure.figures:by_source", "[accepted[name], n]", "[n, accepted[name]]"),
-    (check_times, "measure.figures:prefill_seconds", "if step.draft_prefill:", "if step.prefill and False:"),
-    (check_times, "measure.figures:seconds_of_a_draft", "if not step.draft_prefill", "if True"),
-    (check_times, "measure.figures:times_of", "drafting=drafting", "drafting=scoring"),
-    (check_times, "measure.figures:times_of", "speculative.waited + (", "0 * ("),
-    (check_account, "measure.figures:compare", " - seconds.prefill", ""),
-    (check_account, "measure.figures:figures", "plain.by_rows.get(1)", "costs.by_rows[2]"),
-    (check_account, "measure.figures:account_of", "window(m + 1)", "window(m)"),
-    (check_account, "measure.figures:account_of", "K, c, beta)", "K, c)"),
-    (check_account, "measure.figures:account_of", "leviathan_tokens(counts.alpha, m)", "leviathan_tokens(counts.r, m)"),
-    (check_account, "measure.figures:costs_of", "if not step.prefill", "if True"),
-    (check_doubt, "measure.doubt:reason_to_doubt", "(1 + noise) * most", "(1 + noise) * most * (spread or 1)"),
-    (check_doubt, "measure.doubt:reason_to_doubt", "if without > limit", "if without > 9 * limit"),
-    (check_doubt, "measure.doubt:reason_to_doubt", "f.mean_beta < 1 - NOISE", "f.mean_beta * spread < 1"),
-    (check_doubt, "measure.doubt:disturbance", "times.seconds.speculative + (", "0 * ("),
-    (check_lines, "measure.ending:acceptance_line", "f.mean_K + 1", "f.mean_K"),
-    (check_lines, "measure.ending:time_line", "seconds.drafting, seconds.scoring", "seconds.scoring, seconds.drafting"),
-    (check_lines, "measure.ending:law_line", "None if rule.lossless", "None if not rule.lossless"),
-    (check_lines, "measure.ending:pace", "f.rate / f.speedup", "f.rate * f.speedup"),
-    (check_lines, "measure.ending:account_line", "f.account_blog:", "f.blog_speedup:"),
-    (check_advice, "measure.advice:setting_to_try", "speedup > enough", "speedup > 9 * enough"),
-    (check_advice, "measure.advice:typed", '== (record.fast, "auto")', '== ("", "auto")'),
-    (check_advice, "measure.tables:grid", "of_drafter[K] for of_drafter", 'of_drafter["2"] for of_drafter'),
-    (check_tables, "measure.tables:account_rows", "times(f.blog_speedup)", "times(f.account_blog)"),
-    (check_tables, "measure.tables:charts", "accepted_by_position, ", "accepted_by_position[::-1], "),
-    (check_tables, "measure.tables:charts", "counts.iterations", "counts.tokens"),
-    (check_race, "measure.race:placed_steps", "end + step.seconds", "end + step.scoring"),
-    (check_race, "measure.race:stacked_tokens", "bottom = step.end", "pass"),
-    (check_race, "measure.race:lanes", 'if name == "autoregressive"', 'if name == "speculative"'),
-    (check_race, "measure.close_up:worth", "2 if step.accepted else 1", "1 if step.accepted else 2"),
-    (check_race, "measure.page:legend", "kind == origin", "True"),
-    (check_json, "measure.document:with_tokens", 'islice(tokens, step["tokens"])', 'islice(tokens, step["drafted"])'),
-    (check_json, "measure.document:build_dataclass", "f.name in values or", "f.name not in values or"),
-    (check_json, "measure.document:written", 'len(values["tokens"])', 'values["drafted"]'),
-    (check_words, "measure.words:duration", "seconds < 0.01", "seconds < 0.1"),
-    (check_words, "measure.words:blog_time", "seconds >= 1", "seconds >= 0"),
-    (check_words, "measure.words:digits", "p in (0, 1)", "p in (0, 0.5)"),
+    (check_counts, "report.figures:sums", "n_tokens / (drafted + n)", "n_tokens / (drafted + 1)"),
+    (check_counts, "report.figures:sums", "accepted / drafted if", "accepted / n_tokens if"),
+    (check_counts, "report.figures:mean_of", "mean(numbers)", "max(numbers)"),
+    (check_counts, "report.figures:reaching", "length >= position", "length > position"),
+    (check_counts, "report.figures:by_source", "step.source[: len(step.alpha)]", "step.source"),
+    (check_counts, "report.figures:by_source", "[accepted[name], n]", "[n, accepted[name]]"),
+    (check_times, "report.figures:prefill_seconds", "if step.draft_prefill:", "if step.prefill and False:"),
+    (check_times, "report.figures:seconds_of_a_draft", "if not step.draft_prefill", "if True"),
+    (check_times, "report.figures:times_of", "drafting=drafting", "drafting=scoring"),
+    (check_times, "report.figures:times_of", "speculative.waited + (", "0 * ("),
+    (check_account, "report.figures:compare", " - seconds.prefill", ""),
+    (check_account, "report.figures:figures", "plain.by_rows.get(1)", "costs.by_rows[2]"),
+    (check_account, "report.figures:account_of", "window(m + 1)", "window(m)"),
+    (check_account, "report.figures:account_of", "K, c, beta)", "K, c)"),
+    (check_account, "report.figures:account_of", "leviathan_tokens(counts.alpha, m)", "leviathan_tokens(counts.r, m)"),
+    (check_account, "report.figures:costs_of", "if not step.prefill", "if True"),
+    (check_doubt, "report.doubt:reason_to_doubt", "(1 + noise) * most", "(1 + noise) * most * (spread or 1)"),
+    (check_doubt, "report.doubt:reason_to_doubt", "if without > limit", "if without > 9 * limit"),
+    (check_doubt, "report.doubt:reason_to_doubt", "f.mean_beta < 1 - NOISE", "f.mean_beta * spread < 1"),
+    (check_doubt, "report.doubt:disturbance", "times.seconds.speculative + (", "0 * ("),
+    (check_lines, "report.ending:acceptance_line", "f.mean_K + 1", "f.mean_K"),
+    (check_lines, "report.ending:time_line", "seconds.drafting, seconds.scoring", "seconds.scoring, seconds.drafting"),
+    (check_lines, "report.ending:law_line", "None if rule.lossless", "None if not rule.lossless"),
+    (check_lines, "report.ending:pace", "f.rate / f.speedup", "f.rate * f.speedup"),
+    (check_lines, "report.ending:account_line", "f.account_blog:", "f.blog_speedup:"),
+    (check_advice, "report.advice:setting_to_try", "speedup > enough", "speedup > 9 * enough"),
+    (check_advice, "report.advice:typed", '== (record.fast, "auto")', '== ("", "auto")'),
+    (check_advice, "report.tables:grid", "of_drafter[K] for of_drafter", 'of_drafter["2"] for of_drafter'),
+    (check_tables, "report.tables:account_rows", "times(f.blog_speedup)", "times(f.account_blog)"),
+    (check_tables, "report.tables:charts", "accepted_by_position, ", "accepted_by_position[::-1], "),
+    (check_tables, "report.tables:charts", "counts.iterations", "counts.tokens"),
+    (check_race, "report.race:placed_steps", "end + step.seconds", "end + step.scoring"),
+    (check_race, "report.race:stacked_tokens", "bottom = step.end", "pass"),
+    (check_race, "report.race:lanes", 'if name == "autoregressive"', 'if name == "speculative"'),
+    (check_race, "report.close_up:worth", "2 if step.accepted else 1", "1 if step.accepted else 2"),
+    (check_race, "report.page:legend", "kind == origin", "True"),
+    (check_json, "report.document:with_tokens", 'islice(tokens, step["tokens"])', 'islice(tokens, step["drafted"])'),
+    (check_json, "report.document:build_dataclass", "f.name in values or", "f.name not in values or"),
+    (check_json, "report.document:written", 'len(values["tokens"])', 'values["drafted"]'),
+    (check_words, "report.words:duration", "seconds < 0.01", "seconds < 0.1"),
+    (check_words, "report.words:blog_time", "seconds >= 1", "seconds >= 0"),
+    (check_words, "report.words:digits", "p in (0, 1)", "p in (0, 0.5)"),
 ]  # fmt: skip
 CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
 

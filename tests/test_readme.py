@@ -13,7 +13,7 @@ import speculative
 from benchmarks import race
 from benchmarks.tables import without_numbers
 from speculative import drafters, rules
-from speculative.pair import FOR_USERS
+from speculative.report.pair import FOR_USERS
 
 PROMPT = '"From the first, two facts were very obvious to me,'
 

@@ -18,28 +18,30 @@ from hypothesis import strategies as st
 from tiny import ROOT, encoder_of, sample_of, text_of
 
 from benchmarks.output import with_lists
-from speculative import decoding, load_pair, step_times
+from speculative import load_pair
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.drafters import DRAFTERS as SPECS
 from speculative.engines.calls import Call
-from speculative.loops import DECODERS
-from speculative.measure import measuring, turns
-from speculative.measure.advice import advice
-from speculative.measure.document import from_json, to_json
-from speculative.measure.doubt import NOISE, reason_to_doubt
-from speculative.measure.ending import CAME, WHY, lines
-from speculative.measure.figures import figures
-from speculative.measure.measuring import Measured, measure
-from speculative.measure.observe import BLOG_TEXT, first_unlike_the_blogs, line_of_session
-from speculative.measure.page import page
-from speculative.measure.record import DecoderRecord, Difference, RuleUsed
-from speculative.measure.simulate import KnownText, Prices, Simulation
-from speculative.measure.tables import figure_rows, grid
-from speculative.measure.turns import median_run, timed_turns
-from speculative.options import FIELDS
+from speculative.engines.contract import PlacedStep
+from speculative.report import measuring, turns
+from speculative.report.advice import advice
+from speculative.report.document import from_json, to_json
+from speculative.report.doubt import NOISE, reason_to_doubt
+from speculative.report.ending import CAME, WHY, lines
+from speculative.report.figures import figures
+from speculative.report.measuring import Measured, measure
+from speculative.report.observe import BLOG_TEXT, first_unlike_the_blogs, line_of_session
+from speculative.report.page import page
+from speculative.report.record import DecoderRecord, Difference, RuleUsed
+from speculative.report.simulate import KnownText, Prices, Simulation
+from speculative.report.tables import figure_rows, grid
+from speculative.report.turns import median_run, timed_turns
 from speculative.rules import TOKEN
+from speculative.run import decoding, step_times
+from speculative.run.loops import DECODERS
+from speculative.run.options import FIELDS
+from speculative.run.steps import TextStep, origins_of
 from speculative.sampling import Proposal, Step
-from speculative.steps import PlacedStep, TextStep, origins_of
 from speculative.trees import Tree
 
 BLOG_PROMPT = FIELDS["prompt"].default

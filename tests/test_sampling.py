@@ -10,11 +10,11 @@ from tiny import counting_target, decoded, one_hot, refusal
 
 from gpt2 import softmax
 from speculative.drafters import DRAFTERS
-from speculative.explain import RecordedRandom, rebuilt_tests
+from speculative.drafters.user import UserRule
 from speculative.rules import papers_chances, parse_rule
+from speculative.run.explain import RecordedRandom, rebuilt_tests
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.support.errors import UserError
-from speculative.user import UserRule
 
 RNG = np.random.default_rng
 LAST = 1 - 2**-53  # the largest number that a generator gives

@@ -11,11 +11,12 @@ import pytest
 from enumeration import Clock
 
 import main
-from speculative import cost_timer, learned, step_times
 from speculative.engines import cached_network, contract, model
 from speculative.engines.c.engine import CEngine
-from speculative.measure import measuring, turns
-from speculative.options import DEMO
+from speculative.lookahead import learned
+from speculative.report import measuring, turns
+from speculative.run import cost_timer, step_times
+from speculative.run.options import DEMO
 from speculative.verify import sampled
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -20,18 +20,19 @@ from tiny import decoded, encoder_of, one_hot, refusal
 
 import speculative
 from encoder import END_OF_TEXT, StreamDecoder
-from speculative import decoding, load_pair
+from speculative import load_pair
 from speculative.checkpoints import tensors
 from speculative.drafters import DRAFTERS
+from speculative.drafters.user import proposal_of
 from speculative.engines.c.engine import CEngine
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.network import LOCK
-from speculative.options import Options, make_options
 from speculative.rules import parse_rule
+from speculative.run import decoding
+from speculative.run.options import Options, make_options
+from speculative.run.session import Session
 from speculative.sampling import token_by_token
-from speculative.session import Session
 from speculative.support.panics import redirecting
-from speculative.user import proposal_of
 from speculative.verify.checks import check_greedy
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"

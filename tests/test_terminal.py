@@ -11,7 +11,7 @@ import pytest
 from tiny import ROOT
 
 from speculative.cli.line_editor import completions, history_file
-from speculative.options import FIELDS
+from speculative.run.options import FIELDS
 
 pytest.importorskip("readline")
 pty = pytest.importorskip("pty")  # which Windows lacks

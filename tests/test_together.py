@@ -15,10 +15,10 @@ import pytest
 from conftest import MODELS
 
 from speculative import UserError, load_pair
-from speculative.decode_parts import DecodeParts
 from speculative.engines.c.library import library
 from speculative.engines.together import Closed, Strand
-from speculative.loops import PythonLoops
+from speculative.run.decode_parts import DecodeParts
+from speculative.run.loops import PythonLoops
 
 
 def counting(strand_of, events, faults=()):

@@ -12,7 +12,7 @@ from tiny import ROOT, refusal
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, StreamDecoder
 from speculative.checkpoints.added_tokens import FLAGS
 from speculative.checkpoints.tokenizer import BYTE_LEVEL, read_encoder
-from speculative.session import Session
+from speculative.run.session import Session
 from speculative.support.panics import without_panic
 
 TINY = ROOT / "models" / "tiny-target"

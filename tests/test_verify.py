@@ -12,9 +12,9 @@ from speculative.drafters.model import model_tree
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.network import Network
 from speculative.engines.numpy_engine import NumpyEngine
-from speculative.measure.greedy import greedy_difference
-from speculative.measure.record import Difference
-from speculative.session import Session
+from speculative.report.greedy import greedy_difference
+from speculative.report.record import Difference
+from speculative.run.session import Session
 from speculative.verify import checks
 from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 

@@ -15,12 +15,12 @@ from speculative.checkpoints import download
 from speculative.cli import workbench
 from speculative.cli.command import parse
 from speculative.drafters import DRAFTERS
-from speculative.loops import DECODERS
-from speculative.measure.page import marks
-from speculative.measure.run import compare
-from speculative.measure.turns import timed_turns
-from speculative.options import FIELDS
-from speculative.session import Session
+from speculative.report.page import marks
+from speculative.report.run import compare
+from speculative.report.turns import timed_turns
+from speculative.run.loops import DECODERS
+from speculative.run.options import FIELDS
+from speculative.run.session import Session
 
 pytest.importorskip("uvicorn")
 from speculative.cli.workbench import LABELS, MOST_RUNS, Workbench, application, legend, serve

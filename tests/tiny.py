@@ -15,8 +15,8 @@ import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
 from speculative.checkpoints.shapes import checkpoint_shapes, nested
-from speculative.measure.ending import texts_of
-from speculative.measure.record import Sample
+from speculative.report.ending import texts_of
+from speculative.report.record import Sample
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]

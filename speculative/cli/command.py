@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from speculative.cli.help import help_text
 from speculative.cli.words import read_words
 from speculative.engines.choice import choose
-from speculative.options import Options, make_options
+from speculative.run.options import Options, make_options
 from speculative.support.errors import EXTRAS, UserError, install
 from speculative.support.terminal import one_line
 from speculative.support.texts import is_jsonl, read_prompts, read_text

@@ -8,10 +8,10 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Any
 
-from speculative.measure.record import DecoderRecord
-from speculative.measure.words import blog_time
-from speculative.options import Options
-from speculative.steps import TextStep
+from speculative.report.record import DecoderRecord
+from speculative.report.words import blog_time
+from speculative.run.options import Options
+from speculative.run.steps import TextStep
 from speculative.support.progress import tqdm
 from speculative.support.terminal import PRINTABLE
 

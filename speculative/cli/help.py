@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from speculative.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
-from speculative.values import as_typed
+from speculative.run.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
+from speculative.run.values import as_typed
 
 GROUPS = (BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN)
 SESSION_COMMANDS = {  # of a session -> what they do

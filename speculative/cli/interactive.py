@@ -11,12 +11,12 @@ from speculative.cli.help import SESSION_COMMANDS, session_help, value_in_words
 from speculative.cli.line_editor import editing
 from speculative.cli.outcome import show_ending
 from speculative.cli.words import DASHES, SWITCHES, Given
-from speculative.measure.record import RunRecord
-from speculative.options import FIELDS, SHORT
-from speculative.session import Session
+from speculative.report.record import RunRecord
+from speculative.run.options import FIELDS, SHORT
+from speculative.run.session import Session
+from speculative.run.values import without_escapes
 from speculative.support.errors import UserError, naming_options
 from speculative.support.terminal import one_line
-from speculative.values import without_escapes
 
 WELCOME = """
 Each line is a prompt. /help lists what can change; /why says why the last run was as fast as it was.

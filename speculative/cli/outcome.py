@@ -9,17 +9,17 @@ from dataclasses import replace
 
 from speculative.cli.display import color_console, show
 from speculative.engines.choice import process
-from speculative.fast import spelled_out
-from speculative.measure import ending, tables
-from speculative.measure.document import to_json
-from speculative.measure.observe import make_record
-from speculative.measure.page import ORIGINS, page
-from speculative.measure.record import DecoderRecord, RunRecord
-from speculative.measure.run import check_files
-from speculative.measure.words import duration, times
-from speculative.options import Options
-from speculative.plan import make_plan
-from speculative.session import Session, models_of
+from speculative.report import ending, tables
+from speculative.report.document import to_json
+from speculative.report.observe import make_record
+from speculative.report.page import ORIGINS, page
+from speculative.report.record import DecoderRecord, RunRecord
+from speculative.report.run import check_files
+from speculative.report.words import duration, times
+from speculative.run.fast import spelled_out
+from speculative.run.options import Options
+from speculative.run.plan import make_plan
+from speculative.run.session import Session, models_of
 from speculative.support.errors import UserError
 from speculative.support.files import bytes_in_words, say_written, size_of, write_json, write_text
 from speculative.support.terminal import PRINTABLE, one_line

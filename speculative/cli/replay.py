@@ -3,8 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from speculative.measure.document import naming_run, read_run
-from speculative.measure.page import page
+from speculative.report.document import naming_run, read_run
+from speculative.report.page import page
 from speculative.support.errors import UserError
 from speculative.support.files import check_outputs, say_written, write_text
 

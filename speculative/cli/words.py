@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from speculative.options import FIELDS, SHORT
+from speculative.run.options import FIELDS, SHORT
+from speculative.run.values import SWITCH, as_switch, without_escapes
 from speculative.support.errors import UserError, did_you_mean
 from speculative.support.synonyms import OPTIONS, unknown_option
-from speculative.values import SWITCH, as_switch, without_escapes
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is as_switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value

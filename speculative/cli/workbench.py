@@ -26,16 +26,16 @@ from starlette.routing import Route
 from speculative.cli.choices import CHOICES
 from speculative.cli.help import value_in_words
 from speculative.drafters import DRAFTERS
-from speculative.loops import DECODERS
-from speculative.measure.advice import advice
-from speculative.measure.observe import line_of_session
-from speculative.measure.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
-from speculative.measure.run import Run, compare
-from speculative.options import FIELDS
-from speculative.session import Session
-from speculative.steps import TextStep
+from speculative.report.advice import advice
+from speculative.report.observe import line_of_session
+from speculative.report.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
+from speculative.report.run import Run, compare
+from speculative.run.loops import DECODERS
+from speculative.run.options import FIELDS
+from speculative.run.session import Session
+from speculative.run.steps import TextStep
+from speculative.run.values import STOP, without_escapes
 from speculative.support.errors import UserError, explanation
-from speculative.values import STOP, without_escapes
 
 WEB = Path(__file__).parent / "web"
 LABELS = {  # of the options that the form has; none of them names a file

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,7 +10,52 @@ from speculative.checkpoints.shapes import nested
 from speculative.engines import memory
 from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import FORMATS
-from speculative.plan import Plan
+from speculative.filters import Filters
+from speculative.rules import Rule
+from speculative.sampling import Step
+
+
+class PlannedDrafter(Protocol):
+    """What an engine reads of a drafter (drafters/base.DrafterSpec)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def has_model(self) -> bool: ...
+    @property
+    def load(self) -> Callable | None: ...
+    @property
+    def not_on_jax(self) -> str: ...
+
+
+class Planned(Protocol):
+    """What an engine reads of a plan (run/plan.py)."""
+
+    @property
+    def specs(self) -> Sequence[PlannedDrafter]: ...
+    @property
+    def depends_on_times(self) -> bool: ...
+    @property
+    def Ks(self) -> Sequence[int | str]: ...
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def target_filters(self) -> Filters: ...
+    @property
+    def draft_filters(self) -> Filters: ...
+    @property
+    def batch(self) -> int: ...
+
+
+class PlacedStep(NamedTuple):
+    """The step that a call of the target gave to one text, and whose it is.
+
+    A loop on a device keeps neither p nor q: its steps have none, but the chances of acceptance.
+    """
+
+    place: int  # of the text in the group that is decoded
+    step: Step
+    chances: list[float] | None = None  # of acceptance of its drafts; None: the rule computes them from p and q
 
 
 class Engine:
@@ -54,7 +99,7 @@ class Engine:
         """Return the distance of two logits up to which rounding may change their order, if rows are not exact."""
         return FORMATS["float32"].tolerance  # in which all but JAX compute, whatever the format
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Planned) -> None:
         """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
 
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
@@ -89,10 +134,10 @@ class Engine:
         network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
         return time.perf_counter() - began
 
-    def prepare(self, plan: Plan, networks: Sequence[Any], n_prompt: int) -> None:
+    def prepare(self, plan: Planned, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
-    def compiled_loops(self, plan: Plan, networks: Mapping) -> Any:
+    def compiled_loops(self, plan: Planned, networks: Mapping) -> Any:
         """Return both decoders as one program on the device (loops.Loops); None if a loop in Python calls the
         models. networks: by role, the target first."""
         return None

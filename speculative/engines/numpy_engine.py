@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from speculative.engines.cached_network import CachedNetwork
-from speculative.engines.contract import Engine
+from speculative.engines.contract import Engine, Planned
 from speculative.engines.formats import converter, rounded
-from speculative.plan import Plan
 from speculative.support.errors import UserError
 
 
@@ -15,7 +14,7 @@ class NumpyEngine(Engine):
     def words(self) -> str:
         return "NumPy (gpt2.py)"
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Planned) -> None:
         if plan.batch > 1:
             raise UserError("--batch decodes prompts together with --engine c or jax, where rows of several are cheap")
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from speculative.engines.cached_network import CachedNetwork
-from speculative.steps import PlacedStep
+from speculative.engines.contract import PlacedStep
 from speculative.support.errors import UserError
 
 Networks = Mapping[str, Any]  # by role

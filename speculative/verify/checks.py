@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.measure.greedy import greedy_difference
-from speculative.measure.observe import line_of_session
-from speculative.session import Session
+from speculative.report.greedy import greedy_difference
+from speculative.report.observe import line_of_session
+from speculative.run.session import Session
+from speculative.run.values import as_typed
 from speculative.support.errors import UserError
 from speculative.support.progress import working
-from speculative.values import as_typed
 from speculative.verify.sampled import Check, check_sampled, tokens_of
 
 PROMPTS = (

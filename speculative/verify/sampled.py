@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.loops import DECODERS
+from speculative.run.loops import DECODERS
+from speculative.run.session import Session
 from speculative.sampling import Step
-from speculative.session import Session
 from speculative.support.progress import working
 from speculative.trees import children_of, path_of
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from speculative.engines.contract import PlacedStep
 from speculative.engines.jax.compilation import compiling
 from speculative.engines.jax.derived_times import DerivedTimes, Prefill
 from speculative.engines.jax.device_decoder import CALLS, DeviceDecoder, Output, State
@@ -15,7 +16,6 @@ from speculative.engines.jax.forward import power_of_two
 from speculative.engines.jax.model import SMALL
 from speculative.engines.network import check_finite
 from speculative.sampling import Proposal, Step
-from speculative.steps import PlacedStep
 
 MULTIPLE = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
 N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from speculative.engines import memory
-from speculative.engines.contract import Engine
+from speculative.engines.contract import Engine, Planned
 from speculative.engines.formats import FORMATS, OnJax, on_jax
 from speculative.engines.jax.compilation import compiling, keep_compiled
 from speculative.engines.jax.device_decoder import DeviceDecoder
@@ -15,7 +15,6 @@ from speculative.engines.jax.forward import cached
 from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
 from speculative.engines.jax.sharding import make_mesh, place
-from speculative.plan import Plan
 from speculative.support.errors import UserError
 
 
@@ -58,7 +57,7 @@ class JaxEngine(Engine):
     def tolerance(self, dtype: str) -> float:
         return FORMATS[dtype].tolerance
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Planned) -> None:
         for spec in plan.specs:
             if spec.not_on_jax:
                 raise refuse(f"--drafter {spec.name}", spec.not_on_jax)
@@ -86,7 +85,7 @@ class JaxEngine(Engine):
             for spec in specs
         ]
 
-    def prepare(self, plan: Plan, networks: Sequence[Any], n_prompt: int) -> None:
+    def prepare(self, plan: Planned, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile what Python's loop calls; the device's loop is compiled when a decode is prepared."""
         if is_compiled(plan):
             return
@@ -95,7 +94,7 @@ class JaxEngine(Engine):
             with compiling("a model", self.quiet):
                 network.forward.warm_up(n_prompt, K)
 
-    def compiled_loops(self, plan: Plan, networks: Mapping) -> DeviceLoops | None:
+    def compiled_loops(self, plan: Planned, networks: Mapping) -> DeviceLoops | None:
         if not is_compiled(plan):
             return None
         target, draft = networks.values()
@@ -105,7 +104,7 @@ class JaxEngine(Engine):
         return DeviceLoops(decoder, int(K), [target.log, draft.log], plan.batch, self.quiet)
 
 
-def is_compiled(plan: Plan) -> bool:
+def is_compiled(plan: Planned) -> bool:
     """True if the whole decode is compiled as one loop on the device: one draft model drafts, for a number K."""
     first, *others = plan.specs
     return not others and first.has_model and not first.load and not plan.depends_on_times

@@ -1,0 +1,161 @@
+"""A user's functions, given to load_pair or session.changed: drafter=draft, draft(x, k) -> (tokens, p), and
+accept=rule, rule(proposal, q, rng) -> tokens. (run/function.py has the target.)"""
+
+import inspect
+import re
+from collections.abc import Callable, Container, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speculative.drafters import DRAFTERS
+from speculative.drafters.base import Context, DrafterSpec, until_unsure
+from speculative.rules import RULES, Rule
+from speculative.sampling import NOTHING, ROUNDING, Proposal
+from speculative.support.errors import UserError, first_line
+
+NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
+
+
+def name_of(function: Callable, taken: Container[str] = ()) -> str:
+    """Return the function's own name, with _function after it if something else has that name."""
+    name = re.sub(r"\W", "", str(getattr(function, "__name__", ""))) or "function"
+    return f"{name}_function" if name in taken else name
+
+
+def check_parameters(function: Callable, form: str) -> None:
+    """Raise UserError if a user's function cannot be called in this form, such as "draft(x, k)"."""
+    parameters = form.split(",")
+    try:
+        inspect.signature(function).bind(*parameters)
+    except TypeError:
+        name = name_of(function)
+        raise UserError(f"{name} is called as {form}, and takes other parameters: give it these") from None
+    except ValueError:
+        return  # some functions that are not written in Python do not tell their parameters
+
+
+def whole_numbers(given: Any) -> list[int]:
+    """Return token ids as whole numbers. Raises one of NOT_IDS."""
+    given = list(given)
+    ids = [int(token) for token in given]
+    if ids != given:
+        raise ValueError(f"{given} are not token ids")
+    return ids
+
+
+# ---- Drafters --------------------------------------------------------------------------------------------------------
+
+
+def as_drafter(function: Callable) -> DrafterSpec:
+    """Return the function as a drafter."""
+    check_parameters(function, "draft(x, k)")
+    name = name_of(function, DRAFTERS)
+
+    def chain(context: Context):
+        def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab]
+            if k == 0:
+                return NOTHING
+            k = until_unsure([1.0] * k, go_on)  # its margins are unknown
+            proposed = function(np.array(x), k)  # a copy, as x itself is the text
+            try:
+                return proposal_of(proposed, k, context.n_vocab, name)
+            except NOT_IDS as error:
+                raise UserError(f"the drafter {name} should return (tokens, p): {first_line(error)}") from error
+
+        return draft
+
+    return DrafterSpec(name=name, chain=chain)
+
+
+def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
+    """The pair that the function returned, as a Proposal whose rows of p sum to 1.
+
+    Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
+    """
+    if not isinstance(proposed, tuple | list) or len(proposed) < 2:
+        raise UserError(f"the drafter {name} should return (tokens, p), not {proposed!r:.80}")
+    given, p, *_ = proposed
+    tokens = whole_numbers(given)
+    m = len(tokens)
+    if m > k:
+        raise UserError(f"the drafter {name} proposes {m} tokens, and {k} were asked for")
+    if m == 0:
+        return NOTHING
+    for token in tokens:
+        if not 0 <= token < n_vocab:
+            raise UserError(f"the drafter {name} proposes the token {token}: ids go from 0 to {n_vocab - 1}")
+    p = np.asarray(p)  # [m, n_vocab]
+    if p.shape != (m, n_vocab):
+        raise UserError(f"the drafter {name} gives p of shape {p.shape} for {m} tokens: it should be ({m}, {n_vocab})")
+    p = p.astype(np.float64, casting="same_kind")  # raises TypeError for complex numbers
+    sums = np.sum(p, axis=-1, keepdims=True)  # [m, 1]
+    if not (np.all(p >= 0) and np.all(np.abs(sums - 1) <= ROUNDING)):
+        raise UserError(f"the drafter {name} gives rows of p that are not distributions: entries >= 0 whose sum is 1")
+    p = (p / sums).astype(np.float32)  # [m, n_vocab]; 1e-50 becomes 0
+    if not np.all(p[np.arange(m), tokens] > 0):
+        raise UserError(f"the drafter {name} proposes a token whose p is 0: the token must be drawn from p")
+    return Proposal(tokens, p, [name] * m)
+
+
+# ---- Rules -----------------------------------------------------------------------------------------------------------
+
+
+def with_arrays(proposal: Proposal, n_vocab: int) -> Proposal:
+    """The proposal of sampling.as_proposal as a user's rule sees it: p is [m, n_vocab], also without drafts."""
+    return proposal._replace(p=np.reshape(proposal.p, (len(proposal.tokens), n_vocab)))  # [m, n_vocab]
+
+
+class UserRule(Rule):
+    """A user's function as a rule. Its attribute lossless = True claims that it keeps the target's distribution. The
+    chances of its tests are unknown: α is not measured, the page shows no tests."""
+
+    def __init__(self, function: Callable):
+        super().__init__()
+        check_parameters(function, "accept(proposal, q, rng)")
+        self.function = function
+        self.kind = name_of(function, RULES)
+        self.lossless = bool(getattr(function, "lossless", False))
+
+    def accept(self, proposal, q, rng):  # q [m + 1, n_vocab]
+        n_vocab = q.shape[1]
+        try:
+            tokens = whole_numbers(self.function(with_arrays(proposal, n_vocab), q, rng))
+        except NOT_IDS as error:
+            should = f"the rule {self.name} should return a list of tokens, and only read its arrays"
+            raise UserError(f"{should}: {first_line(error)}") from error
+        *accepted, last = tokens or [-1]
+        are_drafts = accepted == [*proposal.tokens][: len(accepted)]
+        if not are_drafts or not 0 <= last < n_vocab:
+            returned = ", ".join(map(str, tokens[:8])) or "no token"
+            should = "it should be the accepted drafts, then one more token id"
+            raise UserError(f"the rule {self.name} returns {returned}: {should}")
+        return tokens
+
+    def judge(self, proposal, q, u) -> None:  # q [m + 1, n_vocab]
+        """Its tests are unknown."""
+
+
+# ---- Both, by their names --------------------------------------------------------------------------------------------
+
+
+class Functions(NamedTuple):
+    """A user's functions, by the names that stand for them among the options."""
+
+    drafter: Mapping[str, DrafterSpec] = MappingProxyType({})
+    accept: Mapping[str, Rule] = MappingProxyType({})
+
+    def taken_from(self, given: dict) -> tuple[dict, "Functions"]:
+        """Return the options with names in place of functions, and these functions beside the earlier ones."""
+        named = dict(given)
+        functions = self._asdict()
+        for option, make in (("drafter", as_drafter), ("accept", UserRule)):
+            if callable(given.get(option)):
+                made: Any = make(given[option])
+                named[option] = made.name
+                functions[option] = {**functions[option], made.name: made}
+        return named, Functions(**functions)
+
+
+NO_FUNCTIONS = Functions()

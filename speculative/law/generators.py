@@ -1,0 +1,220 @@
+"""Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/draws.py)"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
+
+from speculative.law.uniform import MOST_INTS, NotFollowed, Uniform
+from speculative.law.unknown import Numbers, UnknownNumber
+from speculative.law.walks import WALK
+
+
+class NoDistribution(Exception):
+    """Something was drawn from numbers that are not probabilities."""
+
+
+def one_trial(u, n, p):
+    if n != 1:
+        raise NotFollowed("binomial() with more than one trial cannot be followed")
+    if np.any(np.clip(p, 0, 1) != p):
+        raise NoDistribution
+    return (u < p) * 1
+
+
+class Transform(NamedTuple):
+    """What a method of NumPy's or Python's makes of a number from 0 to 1."""
+
+    n_parameters: int  # of the method, without size
+    of_u: Callable
+
+
+TRANSFORMS = {
+    "uniform": Transform(2, lambda u, low=0.0, high=1.0: u * np.subtract(high, low) + low),
+    "standard_exponential": Transform(0, lambda u: -np.log(u)),
+    "exponential": Transform(1, lambda u, scale=1.0: -np.log(u) * scale),
+    "expovariate": Transform(1, lambda u, lambd=1.0: -np.log(u) / lambd),
+    "gumbel": Transform(2, lambda u, loc=0.0, scale=1.0: -np.log(-np.log(u)) * scale + loc),
+    "binomial": Transform(2, one_trial),
+}
+
+
+@dataclass(eq=False)
+class BitGenerator:
+    """What the numbers of one or several generators come from, in NumPy's word: in Generator(PCG64(7)) both have one.
+    It begins anew in each path."""
+
+    family: str  # of generators; two have other numbers for one seed
+    first_seed: Any  # None for other numbers in each path
+
+    def seed(self, seed) -> "State":
+        """Begin with the numbers of a seed, which all of one family share."""
+        state = State(WALK.stream(None if seed is None else f"{self.family} {seed}"), count())
+        WALK.of_path[self] = state
+        return state
+
+    @property
+    def state(self) -> "State":
+        """How far it is in this path, where it begins with its first seed."""
+        return WALK.of_path.get(self) or self.seed(self.first_seed)
+
+
+class State(NamedTuple):
+    """The state of a bit generator in a path: what comes next."""
+
+    numbers: Iterator[Uniform]
+    children: Iterator[int]  # the numbers of the generators that it will spawn
+
+
+class UnknownGenerator:
+    """A generator, with the methods of NumPy's and Python's. Those that take a size give Numbers."""
+
+    family = "PCG64"
+
+    def __init__(self, seed=None, *_, **__):
+        """seed: a number, or a generator or a SeedSequence with one."""
+        if not isinstance(seed, UnknownGenerator):
+            self.bits = BitGenerator(self.family, seed)
+        elif seed.bits.family == "SeedSequence":
+            self.bits = BitGenerator(self.family, seed.bits.first_seed)
+        else:
+            self.bits = seed.bits
+
+    def seed(self, seed=None, *_) -> "UnknownGenerator":
+        self.bits.seed(seed)
+        return self
+
+    def number(self) -> UnknownNumber:
+        return UnknownNumber(next(self.bits.state.numbers))
+
+    def random(self, size=None, dtype=None):
+        if size is None:
+            return self.number()
+        numbers = np.empty(size, object).view(Numbers)
+        for i in range(numbers.size):
+            numbers.flat[i] = self.number()
+        return numbers
+
+    random_sample = random
+
+    def rand(self, *shape):
+        return self.random(shape or None)
+
+    def spawn(self, n: int) -> list:
+        """Other generators, whose seeds follow from this one's."""
+        seed = self.bits.first_seed
+        children = islice(self.bits.state.children, n)
+        return [type(self)(None if seed is None else f"{seed} {i}") for i in children]
+
+    def __getattr__(self, name: str) -> Callable:
+        """A method that is one of TRANSFORMS. Raises NotFollowed, if it is called, for one of another name."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in TRANSFORMS:
+            return unfollowed(name)
+        transform = TRANSFORMS[name]
+
+        def draw(*parameters, size=None, **named):
+            if len(parameters) > transform.n_parameters:  # NumPy takes size by position too, as the last
+                parameters, size = parameters[:-1], parameters[-1]
+            if size is None:
+                size = np.broadcast(0, *parameters, *named.values()).shape or None
+            return transform.of_u(self.random(size), *parameters, **named)
+
+        return draw
+
+    def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
+        ids = np.asarray(a) if np.ndim(a) else np.arange(a)  # [n]
+        p = np.ones(len(ids)) / len(ids) if p is None else np.asarray(p)  # [n]
+        if p.shape != ids.shape:
+            raise ValueError("'a' and 'p' must have same size")
+        check_sum(p.tobytes(), p.dtype)
+        n = 1 if size is None else int(np.prod(size))
+        indices = draw_indices(self, p, n, replace)
+        if size is None:
+            return ids[indices[0]]
+        drawn = ids[np.array(indices, int)]
+        return drawn.reshape(size)
+
+    def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
+        low, high = (0, low) if high is None else (low, high)
+        if high - low > MOST_INTS:
+            raise NotFollowed(f"a choice among {high - low:,} numbers cannot be followed")
+        return self.choice(np.arange(low, high + endpoint), size)
+
+    def multinomial(self, n, pvals, size=()):
+        counts = np.empty((*np.atleast_1d(size).astype(int), len(pvals)), int)
+        for row in counts.reshape(-1, len(pvals)):
+            row[:] = np.bincount(self.choice(len(pvals), n, p=pvals), minlength=len(pvals))
+        return counts
+
+
+class UnknownRandomState(UnknownGenerator):
+    """NumPy's older generators."""
+
+    family = "RandomState"
+    randint = UnknownGenerator.integers
+    sample = ranf = UnknownGenerator.random
+
+
+class UnknownPythonRandom(UnknownGenerator):
+    family = "Random"
+    randrange = UnknownGenerator.integers
+
+    def randint(self, low, high):
+        return self.integers(low, high, endpoint=True)
+
+    def choices(self, population, weights=None, *, cum_weights=None, k=1):
+        if cum_weights is not None:
+            weights = np.diff(cum_weights, prepend=0)
+        elif weights is None:
+            weights = np.ones(len(population))
+        return [population[i] for i in draw_indices(self, weights, k)]
+
+
+# What stands in for the objects of each class.
+OF_TYPES: dict[type, type] = {Generator: UnknownGenerator, RandomState: UnknownRandomState}
+OF_TYPES |= {random.Random: UnknownPythonRandom, random.SystemRandom: UnknownPythonRandom}
+for of_numpy in (PCG64, PCG64DXSM, MT19937, Philox, SFC64, SeedSequence):
+    OF_TYPES[of_numpy] = type(of_numpy.__name__, (UnknownGenerator,), {"family": of_numpy.__name__})
+
+
+def unfollowed(name: str) -> Callable:
+    def refuse(*args, **named):
+        raise NotFollowed(f"{name}() cannot be followed: draw by random, uniform, choice, binomial, exponential")
+
+    return refuse
+
+
+def draw_indices(rng: UnknownGenerator, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
+    """Draw n indices with chances in proportion to the weights. Raises NoDistribution if they are none."""
+    weights = np.array(weights, float)  # [n_weights]
+    indices = []
+    for _ in range(n):
+        edges = edges_of(weights.tobytes())  # as bytes, because a cache keeps no arrays
+        indices.append(rng.number().u.fork_at(edges))
+        if not replace:
+            weights[indices[-1]] = 0
+    return indices
+
+
+@lru_cache(1_000)  # for all paths
+def edges_of(weights: bytes) -> list[float]:  # of [n_weights] -> [n_weights + 1]
+    """The edges of intervals in [0, 1], whose lengths are in proportion to the weights. Raises NoDistribution."""
+    cumulative = np.cumsum(np.frombuffer(weights))  # [n_weights]
+    if not np.all(np.diff(cumulative, prepend=0) >= 0) or not 0 < cumulative[-1] < np.inf:
+        raise NoDistribution
+    return [0.0, *(cumulative / cumulative[-1]).tolist()]
+
+
+@lru_cache(1_000)
+def check_sum(p: bytes, dtype: np.dtype) -> None:
+    """Raise NoDistribution if the sum of p is not 1, as exactly as NumPy asks for it."""
+    exactness = np.finfo(np.result_type(dtype, np.float16)).eps ** 0.5
+    if abs(np.sum(np.frombuffer(p, dtype), dtype=float) - 1) > exactness:
+        raise NoDistribution

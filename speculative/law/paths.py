@@ -1,0 +1,70 @@
+"""The law of a random program: every path that its random numbers can take, and its probability, exact up to LEAST.
+
+A law is {outcome: probability}. A comparison of a random number, or a choice, is a fork of walks.py. check.py asks with
+this whether a sampler is lossless.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from speculative.law.generators import UnknownGenerator
+from speculative.law.uniform import NotFollowed
+from speculative.law.walks import WALK
+from speculative.support.errors import UserError
+
+# The distance of two laws that differ by rounding in float32. This and LEAST, the branches that are left out, are far
+# below the probabilities of the models of a check (samplers: SMALLEST = 6e-5), so none of those passes for rounding.
+EXACT = 1e-6
+N_AGAIN = 4  # paths that are taken again
+
+
+class NotRepeatable(NotFollowed):
+    """The same path does not give the same outcome again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it behaves differently on the same ones, so it keeps state between calls, or "
+            "some of its random numbers are not from NumPy, Python or PyTorch"
+        )
+
+
+class TooManyPaths(UserError):
+    """More than were asked for."""
+
+
+def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) -> dict:
+    """Run program(rng) -> an outcome along all its paths. Returns {outcome: its probability}.
+
+    A path is a list of branches, the number of the branch that is taken at each fork. A run follows the branches that
+    it is given, takes the first branch at each fork after them, appends that to the list, and leaves the paths of the
+    fork's other branches in WALK.left.
+
+    most: paths. reseeds: see Walk.start_program. Raises TooManyPaths, NotRepeatable, and what the program raises.
+    """
+    WALK.start_program(reseeds)
+    rng = UnknownGenerator()
+
+    def run(branches):
+        WALK.begin_path(branches)
+        return program(rng)
+
+    law: dict = defaultdict(float)
+    paths: list[tuple] = []  # (its branches, its outcome)
+    while WALK.left:
+        if len(paths) >= most:
+            raise TooManyPaths(f"a case has more than {most:,} paths")
+        branches = WALK.left.pop()
+        outcome = run(branches)
+        paths.append((branches, outcome))
+        law[outcome] += WALK.weight
+    is_whole = abs(sum(law.values()) - 1) <= EXACT
+    some = [paths[i * len(paths) // N_AGAIN] for i in range(N_AGAIN)]
+    # A path has the same outcome again, after whichever other path.
+    if not is_whole or any(run([*branches]) != outcome for branches, outcome in some):
+        raise NotRepeatable
+    return dict(law)
+
+
+def distance(law: dict, other: dict) -> float:
+    """The total variation distance."""
+    return sum(abs(law.get(text, 0) - other.get(text, 0)) for text in {*law, *other}) / 2

@@ -1,0 +1,102 @@
+"""An unknown number in an ordinary tensor: a NaN with a code.
+
+A NaN has room for a code beside "not a number": here the index of the UnknownNumber in a list, from 1. So PyTorch
+itself moves unknown numbers about: an index, a view, a copy, torch.where, or a write into a part of another tensor need
+nothing from us.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from speculative.law.uniform import NotFollowed
+from speculative.law.unknown import Numbers, UnknownNumber, computed
+from speculative.law.walks import WALK
+
+
+class Nans(NamedTuple):
+    """The NaNs of a type."""
+
+    of_bits: torch.dtype  # the type of their bits
+    first: int  # the bits of the NaN with code 0
+    n_codes: int  # that there is room for
+
+
+NANS = {
+    torch.float64: Nans(torch.int64, 0x7FF8000000000000, 2**22),
+    torch.float32: Nans(torch.int32, 0x7FC00000, 2**22),
+    torch.float16: Nans(torch.int16, 0x7E00, 2**9),
+    torch.bfloat16: Nans(torch.int16, 0x7FC0, 2**6),
+}
+N_VALUES = {torch.float16: 2**11, torch.bfloat16: 2**8}  # that PyTorch's uniform numbers have, if they are few
+
+
+def coded_numbers() -> dict[torch.dtype, list]:
+    """The unknown numbers in the tensors of this path, by their types: number i of a type has the code i + 1."""
+    return WALK.of_path.setdefault("tensors", defaultdict(list))
+
+
+def may_be_unknown(tensor) -> bool:
+    """Whether there is a NaN in it."""
+    return tensor.dtype in NANS and bool(tensor.isnan().any())
+
+
+def codes_of(tensor) -> np.ndarray:
+    """The codes of its numbers, in its shape: 0 of those that are known."""
+    if not may_be_unknown(tensor):
+        return np.zeros(tuple(tensor.shape), int)
+    nans = NANS[tensor.dtype]
+    bits = tensor.detach().contiguous().view(nans.of_bits)
+    codes = bits.long().numpy() - nans.first  # no code if it is a number, or another NaN
+    is_code = (codes > 0) & (codes <= len(coded_numbers()[tensor.dtype]))
+    return np.where(is_code, codes, 0)
+
+
+def objects_of(tensor) -> Numbers:
+    """A copy of its numbers, the unknown ones as UnknownNumbers."""
+    objects = tensor.detach().double().numpy().astype(object)
+    codes = codes_of(tensor)
+    is_unknown = codes > 0
+    numbers = coded_numbers()[tensor.dtype]
+    objects[is_unknown] = [numbers[code - 1] for code in codes[is_unknown]]
+    return objects.view(Numbers)
+
+
+def write(tensor, changed: dict):
+    """Write numbers, known and unknown ones, into a tensor: {index: number}."""
+    new = tensor.detach().clone(memory_format=torch.contiguous_format)
+    nans = NANS.get(tensor.dtype, Nans(tensor.dtype, 0, 0))
+    bits = new.view(nans.of_bits)  # the same memory
+    for index, number in changed.items():
+        if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
+            number = computed(rounding(tensor.dtype), [number])
+        if isinstance(number, UnknownNumber):
+            bits[index] = nans.first + new_code(number, tensor.dtype, nans.n_codes)
+        else:
+            new[index] = np.asarray(number).item()
+    with torch.no_grad():
+        tensor.copy_(new)
+    return tensor
+
+
+def new_code(number: UnknownNumber, dtype: torch.dtype, n_codes: int) -> int:
+    """Note an unknown number in a tensor of this type. Raises NotFollowed if there is no room for its code."""
+    numbers = coded_numbers()[dtype]
+    numbers.append(number)
+    if len(numbers) >= n_codes:
+        raise NotFollowed(f"{len(numbers)} random numbers in {dtype} cannot be followed")
+    return len(numbers)
+
+
+@cache
+def rounding(dtype: torch.dtype) -> Callable:
+    """The rounding to a half type, as a step of an unknown number."""
+
+    def rounded(x):
+        return torch.as_tensor(x, dtype=torch.float64).to(dtype).double().numpy()[()]
+
+    return rounded

@@ -1,0 +1,221 @@
+"""What is done with an operation that is given unknown numbers: move, compute, find the largest, or refuse.
+
+PyTorch itself can move a NaN with a code (codes.py). An operation that computes with it would lose the code: it is done
+here, number by number, or refused. Those that draw are in draws.py, and tensors.py says which is of which kind.
+
+A kind is a function kind(call) -> what the operation returns.
+"""
+
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from speculative.law.pytorch.codes import codes_of, objects_of, write
+from speculative.law.races import largest_first
+from speculative.law.uniform import NotFollowed
+from speculative.law.unknown import UnknownNumber, computed
+
+ATEN = torch.ops.aten
+
+
+def name_of(operation) -> str:
+    """The operation's name, without that of its overload and the "_" of those that work in place."""
+    return operation.overloadpacket.__name__.removesuffix("_")
+
+
+class Call(NamedTuple):
+    """A call of an operation."""
+
+    operation: Any
+    args: tuple
+    kwargs: dict
+
+    @property
+    def name(self) -> str:
+        return name_of(self.operation)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it writes into its first tensor."""
+        return self.operation.overloadpacket.__name__.endswith("_")
+
+    def run(self):
+        return self.operation(*self.args, **self.kwargs)
+
+    def given(self) -> dict[str, Any]:
+        """The parameters by name, with their defaults."""
+        defaults = {argument.name: argument.default_value for argument in self.operation._schema.arguments}
+        return defaults | dict(zip(defaults, self.args, strict=False)) | self.kwargs
+
+
+def tensors_in(given) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples and dicts."""
+    return [thing for thing in tree_leaves(given) if isinstance(thing, torch.Tensor)]
+
+
+# ---- Refuse ----------------------------------------------------------------------------------------------------------
+
+
+def refuse(call: Call):
+    """Refuse unknown numbers; of known ones PyTorch does the operation."""
+    check_known(call.name, [call.args, call.kwargs])
+    return call.run()
+
+
+def check_known(name: str, given) -> None:
+    """Raise NotFollowed if there are unknown numbers in the tensors that the operation of this name is given."""
+    if any(codes_of(tensor).any() for tensor in tensors_in(given)):
+        raise NotFollowed(f"torch's {name} of random numbers cannot be followed")
+
+
+# ---- Move ------------------------------------------------------------------------------------------------------------
+
+
+def move(call: Call):
+    """Let PyTorch move the numbers. A code is a NaN of one type, which PyTorch would lose on the way to another: so
+    unknown numbers are brought to the type of the result first."""
+    types = {tensor.dtype for tensor in tensors_in([call.args, call.kwargs]) if tensor.dtype.is_floating_point}
+    if call.is_in_place:
+        types.add(call.args[0].dtype)
+    if len(types) > 1:
+        to_dtype = partial(of_dtype, dtype_of_result(call))
+        args, kwargs = tree_map(to_dtype, (call.args, call.kwargs))
+        call = Call(call.operation, args, kwargs)
+    return call.run()
+
+
+def dtype_of_result(call: Call) -> torch.dtype:
+    """The type of what the operation returns. Which of several types it gives, only PyTorch knows: the operation is run
+    to see it, and the numbers of that run are thrown away."""
+    if call.is_in_place:
+        return call.args[0].dtype
+    result = tensors_in(call.run())[0]
+    return result.dtype
+
+
+def of_dtype(dtype: torch.dtype, given):
+    """What an operation is given: a tensor with unknown numbers in this type, all else as it is."""
+    if not isinstance(given, torch.Tensor) or given.dtype == dtype or not codes_of(given).any():
+        return given
+    return convert(Call(ATEN._to_copy.default, (given,), {"dtype": dtype}))
+
+
+def put(call: Call):
+    """Put numbers into their places, without adding them to what is there."""
+    kind = refuse if call.given()["accumulate"] else move
+    return kind(call)
+
+
+# ---- Compute ---------------------------------------------------------------------------------------------------------
+
+
+class Elementwise(NamedTuple):
+    """An operation as a function of the numbers at an index of its tensors, for uniform.Formula."""
+
+    operation: Any
+    places: tuple  # of the tensors among the arguments
+    args: tuple  # the arguments, None in the place of a tensor
+    named: tuple  # of (name, value), the arguments by name
+
+    def __call__(self, *numbers):
+        args = list(self.args)
+        for place, number in zip(self.places, numbers, strict=True):
+            args[place] = torch.as_tensor(number, dtype=torch.float64)
+        return self.operation(*args, **dict(self.named)).numpy()[()]
+
+
+def elementwise(call: Call) -> Elementwise:
+    places = tuple(i for i, given in enumerate(call.args) if isinstance(given, torch.Tensor))
+    args = tuple(None if i in places else given for i, given in enumerate(call.args))
+    named = tuple((name, given) for name, given in call.kwargs.items() if name != "out")
+    return Elementwise(out_of_place(call.operation), places, args, named)
+
+
+def compute(call: Call):
+    """Compute each unknown number by itself: the result at an index is a function of the numbers there."""
+    function = elementwise(call)
+    objects = [objects_of(call.args[place]) for place in function.places]  # copies, as it may write into the tensor
+    result = call.run()  # NaN where a number is unknown
+    operands = np.broadcast(*objects)
+    changed = {}
+    for index, numbers in zip(np.ndindex(operands.shape), operands, strict=True):
+        if any(isinstance(number, UnknownNumber) for number in numbers):
+            changed[index] = computed(function, numbers)
+    return write(result, changed)
+
+
+@cache
+def out_of_place(operation):
+    """The operation that returns what this one may write into its first tensor or into `out`: of add_.Tensor and of
+    add.out it is add.Tensor."""
+    packet = getattr(ATEN, name_of(operation), None)
+    overload = operation._overloadname.removesuffix("_out")
+    if overload == "out":
+        overload = "Tensor" if "Tensor" in packet.overloads() else "default"
+    return getattr(packet, overload, operation)
+
+
+def convert(call: Call):
+    """Convert to another type: to one of whole numbers by forks."""
+    result = call.run()
+    if result.dtype == torch.bool:
+        return compute(Call(ATEN.ne.Scalar, (call.args[0], 0), {}))
+    numbers = objects_of(call.args[0])
+    changed: dict = {}
+    for index, number in np.ndenumerate(numbers):
+        if isinstance(number, UnknownNumber):
+            changed[index] = number if result.dtype.is_floating_point else int(number)
+    return write(result, changed)
+
+
+# ---- Find the largest, or an interval --------------------------------------------------------------------------------
+
+
+def find_largest(call: Call):
+    """The largest or the smallest number along an axis, by argmax, argmin, max or min: a fork for each row."""
+    given = call.given()
+    tensor, dim = given["self"], given.get("dim")
+    has_values = call.name in ("max", "min")
+    if dim is None and has_values:  # of all numbers, without an index
+        return refuse(call)
+    if dim is None:
+        tensor, dim = tensor.reshape(-1), 0
+    values, indices = first_along(dim, tensor, 1, is_falling=call.name in ("argmax", "max"))
+    if not given["keepdim"]:
+        values, indices = values.squeeze(dim), indices.squeeze(dim)
+    return (values, indices) if has_values else indices
+
+
+def find_order(call: Call):
+    """The first numbers along an axis from the largest down or the smallest up, by topk or sort: forks for each row."""
+    given = call.given()
+    tensor, dim = given["self"], given["dim"]
+    if call.name == "topk":
+        return first_along(dim, tensor, given["k"], given["largest"])
+    return first_along(dim, tensor, tensor.shape[dim], given["descending"])
+
+
+def first_along(dim: int, tensor: torch.Tensor, n: int, is_falling: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The n largest numbers along an axis, or the n smallest, and their indices."""
+    keys = objects_of(tensor) if is_falling else -objects_of(tensor)
+    order = np.apply_along_axis(largest_first, dim, keys, n)  # the shape of the tensor, n along dim
+    indices = torch.from_numpy(order.astype(np.int64))
+    return tensor.gather(dim, indices), indices
+
+
+def search(call: Call):
+    """Fork: between two of the edges, which may be others for each row. Bucketize has its parameters the other way."""
+    given = call.given()
+    edges = given.get("sorted_sequence", given.get("boundaries"))  # [n_edges], or [..., n_edges] for [..., n] numbers
+    numbers = objects_of(given["self"])  # [..., n]
+    rows = edges.double().expand(*numbers.shape[:-1], edges.shape[-1]).numpy()  # [..., n_edges]
+    is_right = given["right"] or given.get("side") == "right"
+    is_below = np.less_equal if is_right else np.less
+    n_below = torch.empty(numbers.shape, dtype=torch.int64)  # [..., n]
+    for index, number in np.ndenumerate(numbers):
+        row = rows[index[:-1]]  # [n_edges]
+        n_below[index] = sum(bool(is_below(edge, number)) for edge in row)
+    return n_below

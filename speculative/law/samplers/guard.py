@@ -1,0 +1,94 @@
+"""Somebody's code does what it likes. Here its errors and its endless loops become one line, and it prints nothing.
+
+Who raises an error, who catches it, and what follows:
+
+    NoDistribution    a generator of unknown numbers    texts: the text of this path is ()
+    TooManyPaths      law_of                            following: the case is not tried
+    NotRepeatable     law_of, check_repeats             as NotFollowed: it is one of these
+    NotFollowed       unknown numbers; as_user_errors,  choose_decoder: another decoder may be right;
+                      for each UserError of ours        else follow: texts are drawn
+    UserError         as_user_errors, for each error    choose_decoder: the next decoder; follow_case: the vocabulary is
+                      of somebody's code                left out; else follow: texts are drawn, and law raises it there
+    Ctrl-C, SIGTERM   the system                        nobody here: the process ends
+"""
+
+import contextlib
+import io
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+
+import numpy as np
+
+from speculative.law.generators import NoDistribution
+from speculative.law.paths import TooManyPaths
+from speculative.law.samplers.libraries import is_file_of_library
+from speculative.law.uniform import NotFollowed
+from speculative.law.walks import WALK
+from speculative.support.errors import UserError, first_line
+
+MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with all its waiting
+
+
+@contextlib.contextmanager
+def as_user_errors() -> Iterator[None]:
+    """Raise the errors of somebody's code as UserErrors, and ours in it as NotFollowed.
+
+    The errors that the callers know pass."""
+    try:
+        yield
+    except (NoDistribution, TooManyPaths, KeyboardInterrupt):
+        raise
+    except UserError as error:
+        # A stand-in or the reading of the result refuses an unknown number. Real numbers may do, so the decoder may be
+        # the right one (see Sampler.choose_decoder). Any other error is of somebody's code: what this decoder gives it
+        # is not what it takes.
+        raise NotFollowed(words_of(error)) from error
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.signals ends the process
+            raise
+        raise UserError(words_of(error, type(error).__name__)) from error
+
+
+def words_of(error: BaseException, name: str = "") -> str:
+    """Where somebody's code raised it, its name and its first line of words."""
+    parts = (raised_at(error), name, first_line(error))
+    said = filter(None, parts)
+    return ": ".join(dict.fromkeys(said))
+
+
+def raised_at(error: BaseException) -> str:
+    """The last line of somebody's own code that the error came through, "" if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not is_file_of_library(frame.filename)]
+    if not own:
+        return ""
+    file = os.path.basename(own[-1].filename)
+    return f"{file}, line {own[-1].lineno}"
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """What is called within prints nothing, and an alarm ends what takes too long, in the main thread of a system that
+    has alarms."""
+
+    def stop(number, frame):
+        if np.any(WALK.seconds() > MOST_SECONDS):  # each second again, if the code catches it
+            most, most_waiting = MOST_SECONDS
+            raise UserError(
+                f"no progress: one text computes for more than {most} s, or takes more than {most_waiting} s"
+            )
+
+    WALK.restart_clocks()
+    quiet = io.StringIO()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(quiet))
+        stack.enter_context(contextlib.redirect_stderr(quiet))
+        stack.enter_context(np.errstate(all="ignore"))
+        if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+            stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
+            stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, 1, 1)
+        yield

@@ -1,0 +1,150 @@
+"""Random numbers that are not known yet, in the place of floats and arrays: each comparison is a fork.
+
+uniform.py says what such a number is, races.py which of many is the largest. For Python's float and math: of_python.py.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from speculative.law.races import is_first, largest, largest_first
+from speculative.law.uniform import ENDS, MOST_INTS, Formula, NotFollowed, Number, ends_of, switch
+
+DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random numbers: races.is_first
+
+
+class UnknownNumber(Number, NDArrayOperatorsMixin):
+    """A random number in the place of a float."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
+        """NumPy calls this for its functions, and NDArrayOperatorsMixin for all operators.
+
+        An array among the inputs goes back to NumPy, as one of objects: NumPy then comes here with each number of it. A
+        tensor goes to PyTorch. NumPy's searchsorted and sort begin by asking whether a number is below itself.
+        """
+        is_plain = method == "__call__" and not options
+        is_elsewhere = out and out[0] is not self
+        if not is_plain or is_elsewhere:
+            raise NotFollowed(f"{ufunc.__name__} of random numbers cannot be followed")
+        if not all(map(is_number, inputs)):
+            return number_by_number(ufunc, inputs)
+        if ufunc in DUELS and len(us_of(inputs)) == 2:
+            number, other = inputs
+            return is_first(number, other, ufunc in (np.greater, np.greater_equal))
+        return computed(ufunc, [x if isinstance(x, UnknownNumber) else float(x) for x in inputs])
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        """PyTorch calls this for its functions: they get a tensor of the number."""
+        torch = sys.modules["torch"]
+        tensors = [torch.tensor(x) if isinstance(x, UnknownNumber) else x for x in args]
+        return function(*tensors, **kwargs or {})
+
+    def __getattr__(self, name: str):
+        """A method of the name of a ufunc, for which NumPy asks the numbers of an array."""
+        ufunc = None if name.startswith("__") else getattr(np, name, None)
+        if not isinstance(ufunc, np.ufunc):
+            raise AttributeError(name)
+        return lambda: ufunc(self)
+
+    def __int__(self) -> int:
+        """Fork: one of the whole numbers that it can become."""
+        limits = (self.u.low, self.u.high)
+        low, high = sorted(float(self.formula.at(np.clip(limit, *ENDS))) for limit in limits)
+        if low < 0 or not high - low < MOST_INTS:
+            raise NotFollowed("a random number below 0 or without bound as an int cannot be followed")
+        for n in range(int(high), int(low), -1):
+            if self >= n:
+                return n
+        return int(low)
+
+    __floor__ = __int__
+
+    def item(self):
+        return self
+
+    def __round__(self, digits: int = 0):
+        return np.rint(self * 10.0**digits) / 10.0**digits
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def __format__(self, how: str) -> str:
+        return "?"
+
+    def __float__(self):
+        raise NotFollowed("a random number as a float cannot be followed: compare it as it is")
+
+
+def us_of(inputs) -> set:
+    """The different u of the unknown numbers among the inputs."""
+    return {x.u for x in inputs if isinstance(x, UnknownNumber)}
+
+
+def number_by_number(ufunc, inputs):
+    """The ufunc of inputs with arrays or tensors among them: an array, or a tensor if there is one."""
+    if any(map(is_tensor, inputs)):
+        arrays = [x.numpy() if is_tensor(x) else x for x in inputs]
+        return sys.modules["torch"].tensor(ufunc(*arrays))
+    objects = [np.asarray(x, object) for x in inputs]
+    results = ufunc(*objects)
+    return results.view(Numbers) if results.dtype == object else results
+
+
+def computed(function: Any, inputs: Sequence):
+    """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
+    not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
+    us = us_of(inputs)
+    if len(us) > 1:
+        raise NotFollowed("two random numbers in one formula cannot be followed: their argmax can be")
+    [u] = us
+    formula = Formula(function, tuple(x.formula if isinstance(x, UnknownNumber) else x for x in inputs))
+    first, last = ends_of(formula)
+    is_nan = first != first
+    if first == last or is_nan:
+        return first
+    if first.dtype != bool:
+        return UnknownNumber(u, formula)
+    is_after = u.fork_at([0.0, switch(formula), 1.0])
+    return last if is_after else first
+
+
+class Numbers(np.ndarray):
+    """An array of random numbers, among others. Its argmax is one fork, not one for each comparison."""
+
+    def argmax(self, axis=None, *args, **named):
+        if self.ndim > 1 and axis is not None:
+            return np.apply_along_axis(largest, axis, self)
+        return largest(self.ravel())
+
+    def argmin(self, axis=None, *args, **named):
+        return (-self).argmax(axis)
+
+    def argsort(self, axis=-1, *args, **named):
+        return np.apply_along_axis(largest_first, axis, -self, self.shape[axis])
+
+    def argpartition(self, kth, axis=-1, *args, **named):
+        return self.argsort(axis)
+
+    def astype(self, dtype, *args, **named):
+        """Numbers of a type of NumPy's: a half one has few values, and a whole one is a fork."""
+        kind = np.dtype(dtype).type
+        if not issubclass(kind, np.floating):
+            whole = bool if kind is np.bool_ else int
+            return np.vectorize(whole, [dtype])(self)
+        result = self.copy()
+        for index, x in np.ndenumerate(self):
+            result[index] = computed(kind, [x]) if isinstance(x, UnknownNumber) else kind(x)
+        return result
+
+
+def is_number(x: Any) -> bool:
+    """Whether it is one number, unknown or not; np.ndim takes longer than isinstance."""
+    return isinstance(x, UnknownNumber | float) or (not is_tensor(x) and np.ndim(x) == 0)
+
+
+def is_tensor(x: Any) -> bool:
+    return hasattr(x, "untyped_storage")

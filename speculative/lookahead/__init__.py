@@ -1,0 +1,1 @@
+"""How many tokens are drafted: K is a number, or it chooses itself."""

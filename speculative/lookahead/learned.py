@@ -1,0 +1,109 @@
+"""What a K auto has learned: about each of its drafters, and about the costs of windows and tokens.
+
+Decodes in several threads may share it. Tuples and arrays are replaced, not changed in place; an update of a number
+that another thread overwrites does no harm.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from speculative.lookahead.acceptance import DECAY, Acceptance
+from speculative.lookahead.costs import Recent
+from speculative.lookahead.window_costs import WindowCosts
+
+WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
+N_SHORT = 3  # beside other texts only the first N_SHORT of WINDOW_ROWS are timed: longer windows cost too much there
+N_DRAFTS_TIMED = 5  # times that a draft token is timed before a decode: the first two take much longer than the others
+
+
+def now() -> float:
+    return time.perf_counter()
+
+
+class DrafterStats:
+    """All that is learned about a drafter."""
+
+    def __init__(self, scale: float):
+        """scale: how far its margins are usually off, as expected."""
+        self.scale = scale
+        self.acceptance = Acceptance(scale)
+        self.draft_seconds = Recent()  # of a draft token
+        self.idle_seconds = 0.0  # of the target, since the drafter was last asked and not passed over
+
+
+class Attempt(NamedTuple):
+    """What a drafter did in the last step, if it was asked."""
+
+    margins: Sequence[float]  # of its drafts
+    seconds: float
+
+
+class Learned:
+    """The times before a decode, and what its steps have shown since. learn_costs comes before the first decode."""
+
+    K_max = 32  # the most drafts in a window: about twice the longest that is timed
+
+    def __init__(self, scales: Sequence[float], clock: Callable = now, is_alone: bool = True):
+        """scales: how far the margins of each drafter are usually off. is_alone: whether no other texts share the
+        calls."""
+        self.clock = clock
+        self.is_alone = is_alone
+        self.stats = [DrafterStats(scale) for scale in scales]
+        self.window_costs = WindowCosts()
+        self.recent_seconds = 0.0  # of the steps so far, older ones discounted
+        self.recent_tokens = 0.0  # the same of their tokens
+
+    @property
+    def is_measured(self) -> bool:
+        return self.window_costs.line_before is not None
+
+    def learn_costs(self, time_window: Callable, timers: Sequence, most_rows: int) -> None:
+        """Measure the costs to set out from: medians, as a call may be interrupted.
+
+        time_window(rows): the seconds of a call of the target now. timers: for each drafter a function without
+        parameters, the seconds of a draft token now. most_rows: the most rows that a window can have.
+        """
+        for stats, timer in zip(self.stats, timers, strict=True):
+            times = [timer() for _ in range(N_DRAFTS_TIMED)]
+            stats.draft_seconds.add(median(times))
+        sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
+        possible = [rows for rows in sizes if rows <= most_rows]
+        self.window_costs.measure(time_window, possible)
+        # Begin as if two tokens had been decoded at the best K.
+        best = min(map(self.expected_seconds, range(self.K_max)))
+        self.recent_seconds = 2 * best
+        self.recent_tokens = 2.0
+
+    @property
+    def token_seconds(self) -> float:
+        """The seconds that a token takes at present."""
+        return self.recent_seconds / self.recent_tokens
+
+    def expected_seconds(self, K: int) -> float:
+        """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
+        last = self.stats[-1]
+        n_expected = sum(last.acceptance.share**i for i in range(K + 1))
+        return (K * last.draft_seconds.usual + self.window_costs.seconds(K + 1)) / n_expected
+
+    def learn(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
+        """Learn from a step. attempts: what its drafters did. call: the target's, as it was logged."""
+        for stats in self.stats:
+            stats.idle_seconds += call.seconds
+        for stats, (margins, _) in attempts.items():
+            stats.idle_seconds = 0.0
+            if margins:
+                stats.acceptance.learn(margins, n_accepted)
+        if not call.prefill:  # a step that reads the prompt tells nothing of the times of others
+            self.learn_times(attempts, n_accepted, call)
+
+    def learn_times(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
+        """Learn what a token and a draft take."""
+        self.window_costs.learn(call)
+        self.recent_seconds = DECAY * self.recent_seconds + call.seconds
+        self.recent_tokens = DECAY * self.recent_tokens + n_accepted + 1
+        for stats, (margins, seconds) in attempts.items():
+            # At their usual cost: if one draft was interrupted, tokens are not dearer from now on.
+            self.recent_seconds += len(margins) * stats.draft_seconds.usual
+            stats.draft_seconds.add(seconds / max(1, len(margins)))

@@ -1,0 +1,92 @@
+"""One sentence after a run: the setting to try, as it is typed, and the speedup that it should bring on this text."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from speculative.report.doubt import NOISE
+from speculative.report.record import Figures, RunRecord
+from speculative.run.values import as_typed
+
+GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
+
+Speedups = Mapping[str, Mapping[str, float]]  # {drafter: {K: the speedup that it should bring}}
+
+
+class Setting(NamedTuple):
+    """A drafter and a K, and the speedup that they should bring."""
+
+    drafter: str
+    K: str
+    speedup: float
+
+
+def advice(record: RunRecord) -> str | None:
+    """Return the sentence; None if there is nothing to advise."""
+    f = record.figures
+    if not f or not f.speedup or f.doubt or not f.drafted:
+        return None
+    if not f.t_target:
+        return "The run is too short to say why: every call also read the prompt."
+    if f.withheld:
+        return f"Other settings are not predicted: {f.withheld}."
+    if f.predicted:
+        return prediction(record)
+    return f"It does not pay here, because {loss(f)}." if f.speedup < 1 else None
+
+
+def prediction(record: RunRecord) -> str:
+    """Return the setting that is clearly faster than the run's own, or say that there is none."""
+    f = record.figures
+    own = f.predicted.get(record.options.drafter, {}).get(Ks_of(record)[0], 0.0)
+    enough = GAIN * max(f.speedup, own)  # than the run's own setting, as measured or as predicted
+    setting = setting_to_try(f.predicted, enough)
+    is_faster = setting.speedup > enough
+    run_lost = f.speedup < 1 - NOISE
+    if setting.speedup < 1 + NOISE or (run_lost and not is_faster):
+        return f"Nothing pays here, because {loss(f)}."
+    if is_faster:
+        return f"Prediction: {typed(record, setting)} would be {setting.speedup:.2f} times as fast on this text."
+    line = "Prediction: no other K or drafter of this run would be clearly faster on this text."
+    if record.fast and record.fast not in f.predicted and record.machine.exact and not record.options.fast:
+        line += " Not predicted: --fast."
+    return line
+
+
+def Ks_of(record: RunRecord) -> list[str]:
+    """Return the K of each level, the outermost first, as they are typed."""
+    return as_typed("K", record.options.K).split("/")
+
+
+def setting_to_try(predicted: Speedups, enough: float) -> Setting:
+    """Return the best setting: if it brings enough, one whose K chooses itself, as that also suits another text."""
+    by_itself = best_setting({name: {"auto": speedups["auto"]} for name, speedups in predicted.items()})
+    if by_itself.speedup > enough:
+        return by_itself
+    return best_setting(predicted)
+
+
+def best_setting(predicted: Speedups) -> Setting:
+    """Return the setting with the largest predicted speedup."""
+    cells = [Setting(drafter, K, speedups[K]) for drafter, speedups in predicted.items() for K in speedups]
+    return max(cells, key=lambda setting: setting.speedup)
+
+
+def typed(record: RunRecord, setting: Setting) -> str:
+    """Return the options of a setting as they are typed."""
+    o = record.options
+    is_fast = (setting.drafter, setting.K) == (record.fast, "auto")
+    if is_fast and record.rule.lossless:
+        return "--fast"
+    if setting.drafter != o.drafter or o.fast:
+        return f"--drafter {setting.drafter} --K {setting.K}"
+    _, *inner = Ks_of(record)  # the levels inside keep theirs
+    return f"--K {'/'.join([setting.K, *inner])}"
+
+
+def loss(f: Figures) -> str:
+    """Return the reason that a run brought no gain."""
+    took = f.mean_beta + f.c * f.mean_K
+    gives = f.tokens_per_iteration
+    if gives > took:
+        return "reading the prompt takes longer than the drafts save"
+    return f"a call with its drafts takes as long as {took:.2f} autoregressive tokens and gives {gives:.2f}"

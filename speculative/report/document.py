@@ -1,0 +1,126 @@
+"""A run as one JSON document, and back: --json writes it, and python -m speculative page makes a page of it.
+
+docs/output.md explains every key.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from itertools import islice
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from speculative.report import ending
+from speculative.report.advice import advice
+from speculative.report.record import RunRecord, Sample
+from speculative.support.errors import UserError
+from speculative.support.texts import read_text
+
+SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
+SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
+NOT_WRITTEN = ("text_index", "q_of_tokens")  # of a TextStep
+
+
+def to_json(record: RunRecord) -> dict:
+    """Return the document of a run."""
+    document = {"schema": SCHEMA} | asdict(record, dict_factory=written)
+    document["prompt"] = document["prompts"][0]
+    document["vocabulary"] = {str(token): text for token, text in record.vocabulary.items()}
+    document["summary"] = ending.texts_of(record, ending.CAME, ending.WHY)
+    document["advice"] = advice(record)
+    return document
+
+
+def written(fields_of_part: list[tuple]) -> dict:
+    """Return a part of the record as JSON has it. An iteration has its text, and the number of its tokens."""
+    values = dict(fields_of_part)
+    if "pieces" in values:
+        values |= {"text": "".join(values["pieces"]), "tokens": len(values["tokens"])}
+        for name in NOT_WRITTEN:
+            del values[name]
+    return values
+
+
+# ---- Back ------------------------------------------------------------------------------------------------------------
+
+
+def read_run(path: str) -> RunRecord:
+    """Return the run that --json has written to a file. Raises UserError."""
+    text = read_text(path, "run")
+    with naming_run(path):
+        document = json.loads(text)
+        schema = document["schema"]
+        if schema == SCHEMA:
+            return from_json(document)
+    raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")
+
+
+class DamagedError(Exception):
+    """A value that no run has. Its arguments are the keys that lead to it."""
+
+
+def keys_of(error: Exception) -> tuple:
+    """Return the keys that lead to the cause of an error, () if it has none."""
+    return error.args if isinstance(error, DamagedError) else ()
+
+
+@contextlib.contextmanager
+def naming_run(path: str) -> Iterator:
+    """Raise a UserError for any error in the body of the `with`, which reads or draws the run of this file: values of a
+    damaged one can be anything, and so can the errors that they cause."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        key = ".".join(keys_of(error))
+        where = f" (see its {key})" if key else ""
+        raise UserError(f"{path} is not a run{where}: give a file that --json has written") from None
+
+
+def from_json(document: Mapping[str, Any]) -> RunRecord:
+    """Return the record of a document. Raises DamagedError if it is not a whole one."""
+    return build(RunRecord, document)
+
+
+def build(kind: Any, value: Any) -> Any:
+    """Return a value of this type from JSON's. Any error is raised if it is of another type."""
+    arguments = [argument for argument in get_args(kind) if argument is not NoneType]
+    if value is None and NoneType in get_args(kind):
+        return None
+    if kind in SCALARS and not isinstance(value, SCALARS[kind]):
+        raise ValueError(value)
+    if is_dataclass(kind):
+        return build_dataclass(kind, value)
+    if get_origin(kind) is dict:
+        key, content = arguments  # keys are texts in JSON
+        return {key(name): build(content, part) for name, part in value.items()}
+    if get_origin(kind) is list:
+        return [build(arguments[0], part) for part in value]
+    if len(arguments) == 1:  # or None
+        return build(arguments[0], value)
+    return tuple(value) if isinstance(value, list) and kind is not list else value
+
+
+def build_dataclass(kind: Any, values: Any) -> Any:
+    """Return an object of a dataclass. Unknown keys are left out; those with a default may be missing."""
+    if kind is Sample:
+        values = with_tokens(values)
+    types = get_type_hints(kind)
+    built = {}
+    for f in fields(kind):
+        is_required = f.default is MISSING and f.default_factory is MISSING
+        if f.name in values or is_required:
+            try:
+                built[f.name] = build(types[f.name], values[f.name])
+            except Exception as error:
+                raise DamagedError(f.name, *keys_of(error)) from None
+    return kind(**built)
+
+
+def with_tokens(sample: dict) -> dict:
+    """Return a sample whose iterations have their tokens in the place of their number."""
+    tokens = iter(sample["tokens"])
+    iterations = [step | {"tokens": [*islice(tokens, step["tokens"])]} for step in sample["iterations"]]
+    return sample | {"iterations": iterations}

@@ -1,0 +1,52 @@
+"""Whether the times of a run can be right. The noisier the machine, the more is doubted."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from speculative.report.record import Figures, Times
+from speculative.run.steps import TextStep
+
+NOISE = 0.05  # share of a time; on a machine at rest smaller differences may be chance
+DISAGREE = 0.5  # share; on a machine at rest, a measured speedup and an account farther apart cannot both be right
+DISAGREE_LEAST = 0.2  # share; the same on a machine that is never at rest
+DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the times
+MIN_ITERATIONS = 5  # to find that they disagree
+
+
+def disturbance(times: Times) -> str | None:
+    """Say for how long threads had no core. None if that took little of the decodes' time."""
+    whole = times.seconds.speculative + (times.seconds.autoregressive or 0.0)
+    if times.waited < DISTURBED * whole:
+        return None
+    return f"the threads together waited {times.waited:.3g} s for cores that other programs used"
+
+
+def spread_of(steps: Sequence[TextStep]) -> float | None:
+    """Return the median / the least time of the calls with one row; None if no call was timed by itself."""
+    rows = [step.seconds for step in steps if step.seconds and not step.prefill and not step.derived]
+    return median(rows) / min(rows) if rows else None
+
+
+def reason_to_doubt(f: Figures, spread: float | None) -> str | None:
+    """Return the reason to doubt the measured speedup, or None.
+
+    A target call that gives n tokens allows a speedup of n at most, if it costs as much as a call with one row. spread:
+    of the times of calls with one row. It only makes the limits narrower: a disturbed machine excuses no figure.
+    """
+    noise = 0.0 if disturbance(f) else NOISE / (spread or 1)
+    most = f.tokens_per_iteration
+    limit = (1 + noise) * most
+    without = f.speedup_without_prefill
+    if f.speedup > limit:
+        return f"{most:.2f} tokens for each call of the target allow no such speedup"
+    if without > limit:
+        return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
+    if not f.t_target:
+        return None
+    if spread and f.mean_beta < 1 - NOISE:
+        return "calls of the target with several tokens took less time than calls with one"
+    apart = without / f.account_blog
+    limit = 1 + max(DISAGREE_LEAST, DISAGREE / (spread or 1))
+    if f.iterations >= MIN_ITERATIONS and not 1 / limit < apart < limit:
+        return f"the times of the single calls, put into the blog's formula with β, give {f.account_blog:.2f}"
+    return None

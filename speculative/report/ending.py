@@ -1,0 +1,268 @@
+"""The words of a run's ending, which are the same on the screen, in the JSON document and on the page.
+
+To add a line: a function of the record, and its row in LINES.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from speculative.checkpoints.official import MODEL_SIZES
+from speculative.report.advice import advice
+from speculative.report.doubt import disturbance
+from speculative.report.record import Model, RunRecord
+from speculative.report.words import duration, percent, rate_text
+from speculative.run.options import ModelOptions
+from speculative.support.files import bytes_in_words
+from speculative.support.terminal import one_line
+
+# The parts of the screen, and those of the page.
+CAME, WHY = "what came", "why it came so"
+RESULT, REASONS = "below the headline", "the reasons"
+ALONE = "The speedup needs both decoders: the same command without --only."
+ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
+
+
+class Line(NamedTuple):
+    """A line of the ending."""
+
+    kind: str
+    text: str
+
+
+class Kind(NamedTuple):
+    """A row of LINES."""
+
+    say: Callable[[RunRecord], str | list[str] | None]  # record -> the line, or several; None if there is none
+    on_screen: str  # the part of the screen
+    on_page: str = ""  # the part of the page; "" if it is elsewhere there, or not at all
+
+
+def lines(record: RunRecord, *wanted: str) -> list[Line]:
+    """Return the lines of these kinds or parts, in the order of LINES."""
+    result = []
+    for name, kind in LINES.items():
+        if name in wanted or kind.on_screen in wanted or kind.on_page in wanted:
+            said = kind.say(record) or []
+            texts = [said] if isinstance(said, str) else said
+            result += [Line(name, one_line(text)) for text in texts]
+    return result
+
+
+def texts_of(record: RunRecord, *wanted: str) -> list[str]:
+    return [line.text for line in lines(record, *wanted)]
+
+
+# ---- What came -------------------------------------------------------------------------------------------------------
+
+
+def speed_line(record: RunRecord) -> str:
+    return f"{headline(record)}{': ' if is_compared(record) else '. '}{pace(record)}"
+
+
+def is_compared(record: RunRecord) -> bool:
+    """Return True if both decoders have run."""
+    return len(record.decoders) == 2
+
+
+def headline(record: RunRecord) -> str:
+    """Return the speedup, or how fast the one decoder was that has run."""
+    if is_compared(record):
+        doubtful = ", but do not trust it" if record.figures.doubt else ""
+        return f"{record.figures.speedup:.2f} times as fast{doubtful}"
+    [decoder] = record.decoders.values()
+    return f"{rate_text(decoder.n_tokens / decoder.seconds)} tokens a second"
+
+
+def pace(record: RunRecord) -> str:
+    """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second, and how fast the
+    autoregressive one read the target's weights, each of them once for a token. If one decoder alone has run, return
+    what would show the speedup."""
+    if not is_compared(record):
+        return ALONE
+    f = record.figures
+    if f.doubt:
+        cause = disturbance(f) or "another program probably used the processor"
+        return f"{f.doubt}. {sentence(cause)}: try again."
+    autoregressive = rate_text(f.rate / f.speedup)
+    line = f"{rate_text(f.rate)} tokens a second instead of {autoregressive}"
+    n_bytes = record.target.weight_bytes
+    if f.t_target and n_bytes:  # a function has no weights
+        line += f" ({n_bytes / f.t_target / 1e9:.3g} GB/s of weights)"
+    if f.runs > 1:
+        line += f", medians of {f.runs} runs"
+    return f"{line}."
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital."""
+    return text[0].upper() + text[1:]
+
+
+def texts_line(record: RunRecord) -> str | None:
+    """Say whether the texts are equal, and if not, why."""
+    if not is_compared(record):
+        return None
+    if not record.texts_differ:
+        always = ", as always at temperature 0" if record.options.temperature == 0 else ""
+        return f"The texts are equal, token for token{always}."
+    if record.difference:
+        return f"The texts differ: {record.difference.text}"
+    if record.rule.claim or not record.rule.lossless:
+        return "The texts differ."
+    return "The texts differ, as they may above temperature 0: both are samples of the target's distribution."
+
+
+def law_line(record: RunRecord) -> str | None:
+    """Say what is claimed of a user's rule, and that a rule is not lossless where it is not."""
+    rule = record.rule
+    if not record.speculative or (record.options.temperature == 0 and not record.texts_differ):
+        return None
+    lossy = f"--accept {rule.name} does not keep the target's distribution."
+    return rule.claim or (None if rule.lossless else lossy)
+
+
+def blog_line(record: RunRecord) -> str | None:
+    """Say whether the text is the one that the blog printed."""
+    if record.blog_text is None:
+        return None
+    if record.blog_text == 0:
+        return "The blog printed this text too."
+    text = f"This is not the text that the blog printed (it differs from token {record.blog_text} on)"
+    if record.target.stand_in:
+        return f"{text}, because these are stand-ins."
+    return (
+        f"{text}: these are not the official weights, or rounding decided between two tokens with nearly equal logits."
+    )
+
+
+# ---- Why -------------------------------------------------------------------------------------------------------------
+
+
+def acceptance_line(record: RunRecord) -> str | None:
+    f = record.figures
+    if not f:
+        return None
+    if not f.drafted:
+        return "Nothing was drafted, so this was autoregressive decoding."
+    if not f.accepted:
+        return f"None of the {f.drafted} drafts was accepted, so each target call gives one token."
+    accepted = f"{f.accepted} of {f.drafted} drafts accepted ({percent(f.accepted_share)})."
+    gives = f"{accepted} A target call gives {f.tokens_per_iteration:.2f}"
+    if f.tree:
+        return f"{gives} tokens on average; a tree has several drafts for each place."
+    most = f.mean_K + 1  # no whole number if windows vary
+    tokens = f"of at most {most:.0f} tokens" if most.is_integer() else f"tokens on average (at most {most:.2f})"
+    return f"{gives} {tokens}: acceptance rate r = {f.r:.2f}."
+
+
+def alpha_line(record: RunRecord) -> str | None:
+    """The chance of acceptance, if the rule changes the paper's test or the speculative decoder has run alone. Then the
+    time of a draft comes too."""
+    f = record.figures
+    if not f or f.alpha is None or (f.speedup and f.alpha_token is None):
+        return None
+    line = f"A tested draft is accepted with the chance α = {f.alpha:.2f}"
+    line += "." if f.alpha_token is None else f", by the paper's rule with {f.alpha_token:.2f}."
+    if f.t_draft and not f.speedup:
+        line += f" A draft takes {duration(f.t_draft)}."
+    return line
+
+
+def time_line(record: RunRecord) -> str | None:
+    f = record.figures
+    if not f or not f.drafted:
+        return None
+    seconds = f.seconds
+    parts = (seconds.drafting, seconds.scoring, seconds.rest)
+    drafting, scoring, rest = [percent(part / seconds.speculative) for part in parts]
+    line = f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere."
+    if f.t_target:
+        line += f" A draft takes c = {f.c:.2f} of a target token's time."
+    return line
+
+
+def account_line(record: RunRecord) -> str | None:
+    """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
+    f = record.figures
+    if not f or not f.drafted or not f.t_target or f.doubt:
+        return None
+    n, nodes = ("n", " for n nodes") if f.tree else ("K", "")
+    windows = f.mean_K  # no whole number if windows were cut short at the end
+    mean = "" if windows.is_integer() else f" (mean {n} = {windows:.2f})"
+    return (
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {f.blog_speedup:.2f}{mean}. Scoring {n} + 1 "
+        f"tokens costs β = {f.mean_beta:.2f} times one token here; the blog takes it as 1. With β the formula "
+        f"gives {f.account_blog:.2f}; measured, without the prompt: {f.speedup_without_prefill:.2f}."
+    )
+
+
+def engine_line(record: RunRecord) -> str:
+    return what_runs(record.machine.engine_words, record.models, record.options)
+
+
+def what_runs(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
+    """Return what runs, or has run: the engine, and each model with its weight format."""
+    names = []
+    for model in models:
+        role = ROLES.get(model.role, "copy")
+        names.append(f"{role} {model.size} in {model.dtype}")
+    line = f"Engine: {engine}. {', '.join(names)}."
+    if o.fast:
+        line += f" {fast_words(models, o)}"
+    return one_line(line)
+
+
+def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
+    """Say what --fast is short for, and what its copy takes."""
+    line = f"--fast is short for --drafter {o.drafter} --K auto"
+    if o.accept == "block":
+        line += " --accept block"
+    copies = [model.weight_bytes for model in models if model.role not in ROLES]
+    if copies:
+        line += f"; the copy takes {bytes_in_words(sum(copies))}"
+    return f"{line}."
+
+
+def notes(record: RunRecord) -> list[str]:
+    """Return what else a reader of the figures has to know."""
+    f = record.figures
+    notes = []
+    for model in record.models:
+        if model.stand_in and model.size in MODEL_SIZES:
+            notes.append(f"{model.size} is a stand-in for the official model: {model.stand_in}")
+        elif model.stand_in:  # no official model has its name
+            notes.append(f"{model.size} {model.stand_in.removeprefix('it ')}")
+    disturbed = f and disturbance(f)
+    if disturbed and not f.doubt and not f.withheld:
+        notes.append(disturbed)
+    if record.timed and record.options.temperature > 0:
+        notes.append("--K auto depends on measured times, so the same seed may give another text next time")
+    return [f"Note: {note}." for note in notes]
+
+
+def pack_line(record: RunRecord) -> str | None:
+    """Say what --pack would save. Not if threads waited for cores: reading the weights then took longer, too."""
+    saves = record.packable
+    if not saves or (record.figures and disturbance(record.figures)):
+        return None
+    where = os.path.join(record.options.models_dir, "packed")
+    return f"The next run begins {saves.seconds:.0f} s sooner with --pack: {bytes_in_words(saves.n_bytes)} in {where}"
+
+
+# ---- All of them, in order -------------------------------------------------------------------------------------------
+
+LINES = {
+    "speed": Kind(speed_line, CAME),  # the page's headline
+    "texts": Kind(texts_line, CAME, RESULT),
+    "law": Kind(law_line, CAME, RESULT),
+    "blog": Kind(blog_line, CAME, RESULT),
+    "acceptance": Kind(acceptance_line, WHY, RESULT),
+    "alpha": Kind(alpha_line, WHY, REASONS),
+    "time": Kind(time_line, WHY, REASONS),
+    "account": Kind(account_line, WHY, REASONS),
+    "advice": Kind(advice, WHY),  # below the page's predictions
+    "engine": Kind(engine_line, WHY, REASONS),
+    "note": Kind(notes, WHY, REASONS),
+    "pack": Kind(pack_line, WHY),
+}

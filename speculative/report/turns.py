@@ -1,0 +1,84 @@
+"""Both decoders over the same prompts, timed in turns, and the record of each."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+
+from speculative.engines.choice import process
+from speculative.engines.system import seconds_waited
+from speculative.report.record import DecoderRecord
+from speculative.run.decoding import decoded
+from speculative.run.loops import DECODERS
+from speculative.run.session import Session
+
+SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
+
+
+def timed_turns(
+    session: Session,
+    prompts: Sequence[str],
+    N: int,
+    names: Sequence[str] = DECODERS,
+    watch: Callable = lambda name, step: None,
+    with_details: bool = True,
+    repeats: int | None = None,
+) -> Iterator[DecoderRecord]:
+    """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
+
+    If the first decode is short, the decoders run in turn, equally often, until the runs took SHORT_SECONDS for each
+    decoder on average. The records are then those of the median runs.
+
+    prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. with_details: True
+    to record the tests of each step. repeats: run each decoder this many times, however long it takes.
+    """
+    inputs = [session.input_ids(prompt, N) for prompt in prompts]
+    session.loops.ready(inputs, N)
+    run = partial(run_once, session, inputs, N, with_details)
+    first, *others = names
+    record = run(first, watch)
+    is_short = record.seconds < SHORT_SECONDS and process()[1] == 1  # several processes must not decide by their clocks
+    if not repeats and not is_short:
+        yield record
+        for name in others:
+            yield run(name, watch)
+        return
+    runs = {first: [record]}  # of each decoder
+    for name in others:
+        runs[name] = [run(name, watch)]
+    while not is_enough([*runs.values()], repeats):
+        for name in names:
+            runs[name].append(run(name))
+    yield from map(median_run, runs.values())
+
+
+def run_once(
+    session: Session, inputs: Sequence, N: int, with_details: bool, name: str, watch: Callable | None = None
+) -> DecoderRecord:
+    """Decode all texts once with this decoder. Only the decoder's own time is counted."""
+    session.forget()  # so that all decodes begin alike
+    record = DecoderRecord(name)
+    waited = seconds_waited()
+    for step in decoded(session, name, inputs, N, with_details=with_details):
+        record.add(step)
+        if watch:
+            watch(name, step)
+    record.waited = seconds_waited() - waited
+    return record
+
+
+def is_enough(runs: Sequence[Sequence[DecoderRecord]], repeats: int | None) -> bool:
+    """Return True if the decoders have run often or long enough. runs: of each decoder, equally many."""
+    if repeats:
+        return len(runs[0]) >= repeats
+    seconds = sum(record.seconds for record in chain.from_iterable(runs))
+    return seconds >= SHORT_SECONDS * len(runs)
+
+
+def median_run(records: Sequence[DecoderRecord]) -> DecoderRecord:
+    """Return the run of median time, of those with the first one's tokens (with --K auto, tokens depend on times)."""
+    same = [record for record in records if record.tokens == records[0].tokens]
+    same.sort(key=attrgetter("seconds"))
+    median = same[(len(same) - 1) // 2]
+    median.runs = len(same)
+    return median

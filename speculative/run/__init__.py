@@ -1,0 +1,1 @@
+"""A run: what was asked, what is loaded, and how it decodes."""

@@ -1,0 +1,73 @@
+"""Times what K auto chooses by: a draft token and a window of each level, before a decode."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from speculative.drafters.base import DrafterSpec
+from speculative.lookahead.learned import WINDOW_ROWS
+from speculative.lookahead.lookahead import AutoK
+from speculative.run.decode_parts import DecodeParts
+from speculative.support.progress import working
+
+N_TEXT = 8  # tokens at the end of a prompt, which are the text of the calls that are timed
+
+
+class CostTimer:
+    """Times the levels of a drafter whose K is auto. In a batch, the costs are those of all its texts."""
+
+    def __init__(self, parts: DecodeParts):
+        self.parts = parts
+        self.plan = parts.plan
+        self.models = parts.models
+        self.n_ctx = self.models.smallest_context(self.plan).n_ctx
+
+    def time_levels(self, x) -> None:  # [n]
+        """Time the levels whose costs are unknown, in a small part of the time that a decode takes. The innermost comes
+        first, because the level around it drafts at its cost. x: a text, whose end is the text of the calls."""
+        unknown: dict[int, AutoK] = {}
+        for level, lookahead in enumerate(self.parts.lookaheads):
+            if isinstance(lookahead, AutoK) and not lookahead.is_measured:
+                unknown[level] = lookahead
+        most_text = max(1, self.n_ctx - max(WINDOW_ROWS))  # tokens; the rest of the context is for windows
+        x = np.asarray(x)[-min(N_TEXT, most_text) :]  # [n]
+        with working("timing calls, from which K is chosen", len(unknown), "level", quiet=not unknown, delay=1) as bar:
+            for level in reversed(unknown):
+                self.time_level(level, unknown[level], x)
+                bar.update(1)
+
+    def time_level(self, level: int, lookahead: AutoK, x) -> None:  # [n]
+        rng = np.random.default_rng(0)  # not the decoder's, whose numbers decide the text
+        context = self.parts.new_context(rng, self.models)
+        drafters = self.parts.drafters_of_level(level, context)
+        timers = []
+        for spec, drafter in zip(self.plan.levels[level], drafters, strict=True):
+            timers.append(self.timer_of(level, spec, drafter, x, lookahead.clock))
+        time_window = partial(self.time_call, self.plan.target_of(level), x)
+        most_rows = self.n_ctx - len(x)
+        lookahead.learn_costs(time_window, timers, most_rows)
+
+    def timer_of(self, level: int, spec: DrafterSpec, drafter: Callable, x, clock: Callable) -> Callable:  # [n]
+        """Return the function that gives the seconds of a draft token of this drafter."""
+        is_innermost = level == len(self.plan.levels) - 1
+        inner = None if is_innermost else self.parts.lookaheads[level + 1]
+        if isinstance(inner, AutoK):  # which was timed before, and knows what a token of its target takes
+            return lambda: inner.token_seconds
+        if is_innermost and spec.has_model:  # a draft is a call
+            return partial(self.time_call, spec.role, x, 1)
+        return partial(self.time_draft, drafter, x, clock)  # a look-up, or a level inside which K is a number
+
+    def time_draft(self, drafter: Callable, x, clock: Callable) -> float:  # [n]
+        """Return the seconds of a draft after a text that the drafter has read."""
+        drafter(x, 1)
+        began = clock()
+        drafter(x, 1)
+        return self.plan.batch * (clock() - began)  # in a batch its texts draft one after the other
+
+    def time_call(self, role: str, x, n_rows: int) -> float:  # [n]
+        """Return the seconds of a call of a model for so many rows of each text: for as many rows after x alone, or if
+        these are more than the context has room for, in proportion."""
+        n_all = n_rows * self.plan.batch
+        n_timed = min(n_all, self.n_ctx - len(x))
+        return self.models.engine.window_seconds(self.models[role], x, n_timed) * n_all / n_timed

@@ -1,0 +1,163 @@
+"""The plan of a run: the meaning of its options as plain values, before any weights are read.
+
+Options say what was asked, a plan says what will run. Combinations of options that cannot run are refused here; those
+that are wrong by their names alone, in options.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from speculative.drafters import parse_drafter
+from speculative.drafters.base import DrafterSpec
+from speculative.drafters.user import NO_FUNCTIONS, Functions
+from speculative.engines.formats import FORMATS
+from speculative.filters import Filters
+from speculative.rules import Rule, parse_rule
+from speculative.run.options import ModelOptions
+from speculative.run.values import as_typed
+from speculative.support.errors import UserError
+
+
+class Wanted(NamedTuple):
+    """A model that an option names."""
+
+    size: str
+    dtype: str  # its weight format
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run.
+
+    For --drafter heads+ngram:
+
+        roles           target, heads, ngram    all that is loaded
+        network_roles   target                  what is read from a checkpoint, or made from one
+        loaded_parts    heads, ngram            those specs whose drafter loads something of its own
+        filtered_roles  target, ngram           the models, from whose logits filters make distributions
+    """
+
+    levels: Sequence[Sequence[DrafterSpec]]  # the drafter's, from the outermost in
+    Ks: Sequence[int | str]  # for each level, its K: a number or "auto"
+    tree: tuple[int, ...]  # the number of children at each depth; () for a chain
+    rule: Rule
+    target_filters: Filters  # from the target's logits to q
+    draft_filters: Filters  # from the draft's logits to p
+    seed: int
+    stop: str | tuple[str, ...] | None
+    special: bool  # whether <|endoftext|> in a prompt is the token
+    batch: int  # texts that are decoded together
+    wanted: Mapping[str, Wanted] = field(repr=False)  # by role, the models that may be loaded
+
+    @property
+    def specs(self) -> list[DrafterSpec]:
+        return [*chain.from_iterable(self.levels)]
+
+    @property
+    def roles(self) -> list[str]:
+        """The names under which models and other parts are loaded, the target first."""
+        needed = [spec.role for spec in self.specs if spec.role]
+        return [*dict.fromkeys(["target", *needed])]
+
+    @property
+    def network_roles(self) -> list[str]:
+        """The roles whose networks have weights: "target", "draft", or the weight format of the target's copy."""
+        return [role for role in self.roles if role in self.wanted]
+
+    @property
+    def loaded_parts(self) -> list[DrafterSpec]:
+        """The drafters that load something of their own, under their names."""
+        return [spec for spec in self.specs if spec.load]
+
+    @property
+    def filtered_roles(self) -> list[str]:
+        """The roles to which filters apply: networks, and loaded parts that are models."""
+        return [*self.network_roles, *(spec.name for spec in self.loaded_parts if spec.has_model)]
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.target_filters.temperature == 0
+
+    @property
+    def depends_on_times(self) -> bool:
+        """Whether some K is chosen by measured times, so that the seed alone does not decide the text."""
+        return "auto" in self.Ks
+
+    def target_of(self, level: int) -> str:
+        """The role of the model for which a level drafts: the target, or the model of the level around it."""
+        return self.levels[level - 1][0].role if level else "target"
+
+    def filters(self, role: str) -> Filters:
+        return self.target_filters if role == "target" else self.draft_filters
+
+    def rng(self, number: int) -> np.random.Generator:
+        """The random numbers of a decoder's text. Text 0 has those of the blog."""
+        return np.random.default_rng([self.seed, number] if number else self.seed)
+
+
+def make_plan(o: ModelOptions, engine: Any, functions: Functions = NO_FUNCTIONS) -> Plan:
+    """Return the plan of these options. o: with --fast already replaced (fast.spelled_out). engine: a contract.Engine.
+    Raises UserError if they cannot run together, or not with this engine."""
+    rule = parse_rule(o.accept, functions.accept)
+    if o.tree and not rule.takes_trees:
+        raise UserError(f"--accept {o.accept} tests a chain, and --tree drafts a tree: leave one of them out")
+    levels = parse_drafter(o.drafter, functions.drafter, trees=bool(o.tree))
+    plan = Plan(
+        levels=levels,
+        Ks=one_K_a_level(o, len(levels)),
+        tree=o.tree or (),
+        rule=rule,
+        target_filters=target_filters(o),
+        draft_filters=draft_filters(o),
+        seed=o.seed,
+        stop=o.stop,
+        special=o.special,
+        batch=o.batch,
+        wanted=wanted_models(o, engine),
+    )
+    check_copies(plan)
+    engine.check(plan)
+    return plan
+
+
+def one_K_a_level(o: ModelOptions, n_levels: int) -> list[int | str]:
+    """For each level of the drafter its K. A level without a K of its own has that of the level around it."""
+    Ks = list(o.K) if isinstance(o.K, tuple) else [o.K]
+    if len(Ks) > n_levels:
+        raise UserError(f"--K {as_typed('K', Ks)} is for {len(Ks)} levels, and --drafter {o.drafter} has {n_levels}")
+    return Ks + Ks[-1:] * (n_levels - len(Ks))
+
+
+def target_filters(o: ModelOptions) -> Filters:
+    return Filters(**{name: getattr(o, name) for name in Filters._fields})
+
+
+def draft_filters(o: ModelOptions) -> Filters:
+    """Return the target's filters, at the draft's temperature."""
+    temperature = o.temperature if o.draft_temperature is None else o.draft_temperature
+    if o.tree and o.temperature == 0 and temperature == 0:
+        temperature = 1.0  # at 0 only one token has a probability, and a tree needs several, the likeliest first
+    return target_filters(o)._replace(temperature=temperature)
+
+
+def wanted_models(o: ModelOptions, engine: Any) -> dict[str, Wanted]:
+    """Return by role the models that may be loaded: the target, the draft, and the target's copies by format."""
+    draft_dtype = o.draft_dtype
+    if draft_dtype == "auto":
+        draft_dtype = engine.draft_dtype(o.dtype)
+    models = {dtype: Wanted(o.target_model_size, dtype) for dtype in FORMATS}
+    models["target"] = Wanted(o.target_model_size, o.dtype)
+    models["draft"] = Wanted(o.draft_model_size, draft_dtype)
+    return models
+
+
+def check_copies(plan: Plan) -> None:
+    """Raise UserError if a copy of the target saves no bytes."""
+    own = plan.wanted["target"].dtype
+    for role in plan.network_roles:
+        if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[own].weight_bytes:
+            raise UserError(f"--drafter {role} takes no fewer bytes than the target, whose weights are {own}")

@@ -1,0 +1,226 @@
+"""A session: models loaded once, texts in and texts out. main.py, the terminal, the browser, Python and the benchmarks
+decode through it. The blog's create_model_fn is Session.model, and its seed is set in Plan.rng."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from speculative.drafters import first_of
+from speculative.drafters.user import NO_FUNCTIONS, Functions
+from speculative.engines.cached_network import CachedNetwork
+from speculative.engines.choice import make_engine
+from speculative.run.decode_parts import DecodeParts
+from speculative.run.decoding import decoded
+from speculative.run.fast import spelled_out
+from speculative.run.loaded_models import Models
+from speculative.run.loops import DECODERS, Loops, PythonLoops
+from speculative.run.options import AnyOptions, ModelOptions, make_options
+from speculative.run.plan import Plan, make_plan, wanted_models
+from speculative.run.steps import TextStep
+from speculative.run.values import as_text, checked, n_nodes, one_of, whole
+from speculative.sampling import Step
+from speculative.support.errors import UserError
+from speculative.support.terminal import one_line
+
+S = TypeVar("S", bound="Session")
+
+IN_PLACE_TOKENS = 200  # read by a command; with more, packing float32 weights pays
+
+
+def models_of(o: ModelOptions, quiet: bool = False) -> Models:
+    """Return the models of these options, not yet loaded. Raises UserError."""
+    engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
+    return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet, o.refresh)
+
+
+def packing_pays(o: ModelOptions, n_tokens: int) -> bool:
+    """Return False for a command that reads so few tokens that its float32 weights are used where they lie in the file.
+    Prompts and long windows cost 1.1 to 1.5 times as much without tiles, but to write 6 GB of tiles would take longer.
+    n_tokens: of its longest text."""
+    if o.batch > 1 or getattr(o, "verify", False):
+        return True
+    return getattr(o, "n_samples", 1) * n_tokens > IN_PLACE_TOKENS
+
+
+class Session(Generic[AnyOptions]):
+    """Two decoders over the same models, and how they decode.
+
+    A decode is a Python generator of steps, with a random generator made from the seed. Several may run at once, in one
+    thread or in many.
+    """
+
+    def __init__(
+        self,
+        options: AnyOptions,
+        models: Models | None = None,
+        prompts: Sequence[str] = (),
+        quiet: bool = False,
+        functions: Functions = NO_FUNCTIONS,
+    ):
+        """models: reuse these. prompts: all that will be decoded, if they are known; they are checked against the
+        context before the weights are loaded. quiet: print nothing about the loading. functions: those that the options
+        name. Raises UserError."""
+        self.models = models or models_of(options, quiet)
+        self.engine = self.models.engine
+        self.options = spelled_out(options, self.models)
+        self.functions = functions
+        self.plan = make_plan(self.options, self.engine, functions)
+        self.models.check_drafters_have_weights(self.plan)
+        self.limiting = self.models.smallest_context(self.plan)  # the model whose context limits the texts
+        self.n_ctx = self.limiting.n_ctx
+        self.encoder = self.models.spec("target").encoder
+        self.max_prompt_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))
+        self.prompts = self.prompts_that_fit(prompts)
+        self.load()
+        self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.filtered_roles}
+        self.parts = DecodeParts(self.plan, self.models)
+        self.loops = self.compiled_loops(self.plan) or PythonLoops(self.parts)
+        self.loops_by_batch = {self.plan.batch: self.loops}  # kept, as K auto learns what calls cost
+
+    def load(self) -> None:
+        """Load the weights that are not loaded yet. Raises UserError if they do not fit into the memory."""
+        o = self.options
+        plan = self.plan
+        lengths = [len(self.encode(prompt)) for prompt in {*self.prompts}]
+        longest = max(lengths, default=1)  # tokens of a prompt
+        n_tokens = longest + o.n_tokens_to_generate
+        n_texts = o.batch // o.data_parallel  # on a device
+        self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)
+        in_place = bool(self.prompts) and not packing_pays(o, n_tokens)
+        new = self.models.load(plan, in_place)
+        self.engine.prepare(plan, new, longest)
+
+    def compiled_loops(self, plan: Plan) -> Loops | None:
+        """The loops of a plan as programs on a device, if the engine compiles them."""
+        return self.engine.compiled_loops(plan, {role: self.models[role] for role in plan.network_roles})
+
+    def changed(self: S, **options: Any) -> S:
+        """The same models, with other options; None stands for the default. Raises UserError."""
+        named, functions = self.functions.taken_from(options)
+        o = make_options(type(self.options), named, base=self.options)
+        return type(self)(o, self.models, quiet=True, functions=functions)
+
+    def __repr__(self) -> str:
+        o = self.options
+        models = ", ".join(f"{spec.role} {spec.size} {spec.dtype}" for spec in self.models.specs.values())
+        return one_line(f"Session({models}, drafter {o.drafter}, K={o.K}, temperature={o.temperature:g})")
+
+    @property
+    def exact(self) -> bool:
+        """Whether a row of the target is equal to the bit, however many rows are computed with it."""
+        return self.engine.exact and isinstance(self.models["target"], CachedNetwork)
+
+    # ---- Prompts -----------------------------------------------------------------------------------------------------
+
+    def encode(self, prompt: str) -> list[int]:
+        """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
+        n_bytes = len(checked("the prompt", as_text, prompt).encode())
+        if n_bytes > self.max_prompt_bytes:  # encoding more takes much memory
+            raise UserError(
+                f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
+            )
+        ids = self.encoder.encode(prompt, self.plan.special)
+        if not ids and self.encoder.eot < 0:
+            raise UserError("the prompt has no tokens, and the model has no end token to begin with: give it a text")
+        return ids or [self.encoder.eot]
+
+    def input_ids(self, prompt: str, N: int) -> list[int]:
+        """Return the prompt's ids. Raises UserError if they and N more tokens do not fit into the context."""
+        x = self.encode(prompt)
+        tree = self.plan.tree
+        if len(tree) >= N:
+            raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
+        more = N + n_nodes(tree)
+        if len(x) + more > self.n_ctx:
+            whose = "" if self.limiting.role == "target" else f" that {self.limiting} has"
+            raise UserError(
+                f"the prompt's {len(x)} tokens and {more} more exceed the context of {self.n_ctx} tokens{whose}: "
+                "shorten the prompt or lower --n_tokens_to_generate"
+            )
+        return x
+
+    def prompts_that_fit(self, prompts: Sequence[str]) -> list[str]:
+        """Return the prompts that fit with the tokens to generate. If others of a batch do not, a line names each.
+        Raises UserError if none fits."""
+        fitting: list[str] = []
+        for number, prompt in enumerate(prompts, start=1):
+            try:
+                self.input_ids(prompt, self.options.n_tokens_to_generate)
+                fitting.append(prompt)
+            except UserError as error:
+                if self.plan.batch == 1 or (number == len(prompts) and not fitting):
+                    raise
+                print(f"prompt {number} is left out: {error}", file=sys.stderr)
+        return fitting
+
+    # ---- Texts -------------------------------------------------------------------------------------------------------
+
+    def autoregressive(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
+        """A token for each call of the target. sample: 0 for the blog's random numbers, 1, 2, ... for others. Raises
+        UserError at the call, not at the first step."""
+        return self.decode("autoregressive", [prompt], n_tokens_to_generate, sample)
+
+    def speculative(self, prompt: str, n_tokens_to_generate: int = 40, sample: int = 0) -> Iterator[TextStep]:
+        """Up to K + 1 tokens for each call of the target, with the arguments and errors of autoregressive; the same
+        text at temperature 0."""
+        return self.decode("speculative", [prompt], n_tokens_to_generate, sample)
+
+    def decode(
+        self, name: str, prompts: Sequence[str], N: int, sample: int = 0, loops: Loops | None = None
+    ) -> Iterator[TextStep]:
+        """The steps of the decoder `name`. sample: the number of the first text. loops: in place of the session's.
+        Raises UserError."""
+        loops = loops or self.loops
+        N = checked("n_tokens_to_generate", whole(1), N)
+        sample = checked("sample", whole(0), sample)
+        self.models.files_in_use.check()
+        inputs = [self.input_ids(prompt, N) for prompt in prompts]
+        if name == "speculative":  # the other decoder has no K, for which calls are timed first
+            loops.ready(inputs, N)
+        return decoded(self, name, inputs, N, sample, loops=loops)
+
+    def batch(
+        self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
+    ) -> Iterator[TextStep]:
+        """The steps of the texts of several prompts; text_index says whose each is. --batch says how many run together
+        (default: all). Text i is what speculative(prompt, sample=i) would give. name: of the decoder, "speculative" or
+        "autoregressive". Raises UserError at the call."""
+        if not isinstance(prompts, list | tuple):
+            raise UserError("prompts must be a list of texts: give a single one as [prompt]")
+        name = checked("name", one_of(*DECODERS), name)
+        if not prompts:
+            raise UserError("a batch needs at least one prompt")
+        n_texts = self.plan.batch if self.plan.batch > 1 else len(prompts)
+        return self.decode(name, prompts, n_tokens_to_generate, loops=self.loops_for(n_texts))
+
+    def loops_for(self, n_texts: int) -> Loops:
+        """The loops for so many texts at a time. Raises UserError if the engine decodes fewer."""
+        if n_texts not in self.loops_by_batch:
+            plan = replace(self.plan, batch=n_texts)
+            self.engine.check(plan)
+            self.loops_by_batch[n_texts] = self.compiled_loops(plan) or PythonLoops(DecodeParts(plan, self.models))
+        return self.loops_by_batch[n_texts]
+
+    # ---- Their parts -------------------------------------------------------------------------------------------------
+
+    def model(self, role: str) -> Any:
+        """The model of a role with its filters: model(x, n_last) -> distributions."""
+        return self.parts.model(role, self.models)
+
+    def drafter(self, rng: np.random.Generator, target: Any = None) -> Callable:
+        """The drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
+        context = self.parts.new_context(rng, self.models, target)
+        return first_of(self.parts.drafters_of_level(0, context))
+
+    def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
+        """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
+        for [served] in self.loops.rounds(name, [x], N, [rng], lambda place: False):
+            yield served.step
+
+    def forget(self) -> None:
+        """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""
+        self.models.files_in_use.check()
+        self.models.forget(self.plan.network_roles)
