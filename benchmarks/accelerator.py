@@ -53,7 +53,7 @@ def time_rows(model, row_counts: list[int], bandwidth: float, rounds: int) -> li
 def time_loops(session, prompt: str, N: int, rounds: int) -> dict:
     """A row for both loops, each a whole decode of N tokens, with the prompt."""
     began = time.perf_counter()
-    session.loops.ready([session.encode(prompt)], N)
+    session.ready([session.encode(prompt)], N)
     row = {"tokens": N, "compile": time.perf_counter() - began}
     found = [session.compare(prompt, N, repeats=1) for _ in range(rounds)]
     for name in ("autoregressive", "speculative"):

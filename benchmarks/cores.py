@@ -62,9 +62,9 @@ def use_cpus(n: int, cpus: Sequence[int]) -> None:
                 os.sched_setaffinity(int(thread), cpus[:n])
 
 
-def waited(run: CompiledPass) -> float:
+def waited(run: CompiledPass, cache: Any) -> float:
     """The share of a row's time in which the first thread waited for others."""
-    forward(run, 1)
+    forward(run, cache, 1)
     call: Any = run.arguments
     return call.waited_ns / call.call_ns
 
@@ -72,19 +72,20 @@ def waited(run: CompiledPass) -> float:
 def measure(params: dict, hparams: dict, threads: int, memory: np.ndarray, rounds: int) -> dict:
     """The columns of so many threads. memory: an array far larger than the caches."""
     run = CompiledPass(params, hparams, threads)
-    forward(run, 1)
-    run.tune()
-    tasks = {n: partial(forward, run, n) for n in ROWS}
+    cache = run.new_cache()
+    forward(run, cache, 1)
+    run.tune(cache)
+    tasks = {n: partial(forward, run, cache, n) for n in ROWS}
     times = take_turns(tasks | {"read": partial(read, memory, threads)}, rounds)
     n_prompt = min(PROMPT, hparams["n_ctx"])
-    prompt = take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 1)["prompt"]
+    prompt = take_turns({"prompt": partial(forward, run, cache, n_prompt, 0, 1)}, 1)["prompt"]
     bandwidth = memory.nbytes / times["read"]
     row = {
         "ms": 1e3 * times[1],
         "prompt_ms": 1e3 * prompt,
         "gigabytes": bandwidth / 1e9,
         "of_bandwidth": n_bytes(params) / times[1] / bandwidth,
-        "waited": median(waited(run) for _ in range(rounds)),
+        "waited": median(waited(run, cache) for _ in range(rounds)),
     }
     return row | {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
 

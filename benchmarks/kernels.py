@@ -35,7 +35,7 @@ COLUMNS = f"""model weights 1_row_(ms)=ms:.2f {" ".join(f"{n}_rows=rows{n}:.2f" 
 
 
 def new_pass(params: dict, hparams: dict, dtype: str, threads: int):
-    """run(tokens, n_last, n_past) -> logits. dtype: a weight format, or NumPy for gpt2.py."""
+    """run(tokens, n_last, n_past, cache) -> outputs. dtype: a weight format, or NumPy for gpt2.py."""
     return PlainPass(params, hparams) if dtype == "NumPy" else CompiledPass(params, hparams, threads)
 
 
@@ -44,9 +44,9 @@ def packer(dtype: str):
     return (lambda name, array: array) if dtype == "NumPy" else packing.packer(dtype)
 
 
-def forward(run, n_rows: int, n_past: int = CONTEXT, n_last: int | None = None) -> None:
+def forward(run, cache, n_rows: int, n_past: int = CONTEXT, n_last: int | None = None) -> None:
     """A pass over n_rows rows after n_past tokens, up to the logits of the last n_last, or of all."""
-    run(np.arange(n_rows), n_last or n_rows, n_past)
+    run(np.arange(n_rows), n_last or n_rows, n_past, cache)
 
 
 def read(memory: np.ndarray, threads: int) -> None:  # [n]
@@ -62,14 +62,15 @@ def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int, threads: i
     _, hparams = load_encoder_and_hparams(folder)
     params = load_params(folder, hparams, packer(dtype))
     run = new_pass(params, hparams, dtype, threads)
-    if hasattr(run, "tune"):
-        forward(run, 1)
-        run.tune()
-    tasks = {n: partial(forward, run, n) for n in ROWS}
+    cache = run.new_cache()
+    if isinstance(run, CompiledPass):
+        forward(run, cache, 1)
+        run.tune(cache)
+    tasks = {n: partial(forward, run, cache, n) for n in ROWS}
     times = take_turns(tasks | {"read": partial(read, memory, threads)}, rounds)
     limit = n_bytes(params) * times["read"] / memory.nbytes
     n_prompt = min(PROMPT, hparams["n_ctx"])
-    prompt = take_turns({"prompt": partial(forward, run, n_prompt, 0, 1)}, 3)["prompt"]
+    prompt = take_turns({"prompt": partial(forward, run, cache, n_prompt, 0, 1)}, 3)["prompt"]
     row = {"ms": 1e3 * times[1], "over_limit": times[1] / limit, "prompt_tokens": n_prompt, "prompt_ms": 1e3 * prompt}
     return row | {f"rows{n}": times[n] / times[1] for n in ROWS[1:]}
 

@@ -9,7 +9,6 @@ are those of 1558M and 124M (in int8): stand-ins of that size accept the same dr
 other than models and copies cost nothing. A speedup is the mean over prompts, with the reading of the prompt.
 """
 
-from collections.abc import Callable
 from statistics import mean
 
 import numpy as np
@@ -17,11 +16,12 @@ import numpy as np
 from benchmarks import runs
 from benchmarks.grid import number
 from benchmarks.tables import parser_of, table
+from speculative.engines.model import LastCall, Model
+from speculative.filters import Filters
 from speculative.lookahead.costs import line_through
-from speculative.lookahead.lookahead import AutoK
 from speculative.report.simulate import Clock
-from speculative.run.decode_parts import DecodeParts
-from speculative.run.loops import PythonLoops
+from speculative.run.cost_timer import CostTimer
+from speculative.run.decode import new_loop, new_models
 from speculative.run.session import Session
 from speculative.support.texts import read_prompts
 
@@ -49,39 +49,37 @@ MS = {  # {machine of two cores: {weights: milliseconds of a call that reads so 
 SETTINGS = [f"{drafter}:{K}" for drafter in ("model", "prompt_lookup+model", "int8/model") for K in (4, 8, "auto")]
 
 
-class PricedParts(DecodeParts):
-    """A session's models and drafters, which take the time of a table."""
+class PricedModels:
+    """Makes models whose calls take the time of a table."""
 
     def __init__(self, session: Session, machine: str):
-        super().__init__(session.plan, session.models)
         self.clock = Clock()  # in milliseconds
-        for lookahead in self.lookaheads:
-            if isinstance(lookahead, AutoK):
-                lookahead.clock = self.clock
         self.costs = {}  # by role, a function from tokens to milliseconds
         for role in session.plan.network_roles:
             weights = "draft" if role == "draft" else session.models.spec(role).dtype
             self.costs[role] = line_through(dict(zip(ROWS, MS[machine][weights], strict=True)))
 
-    def model(self, role: str, loaded) -> Callable:
-        model = super().model(role, loaded)
+    def new_model(self, network, filters: Filters, role: str) -> Model:
         if role not in self.costs:
-            return model
-        end = model.end
-
-        def priced(*args) -> np.ndarray:  # -> [m, n_vocab]
-            rows = end(*args)  # [m, n_vocab]
-            ms = self.costs[role](model.log[-1].n_read)
-            model.log[-1] = model.log[-1]._replace(seconds=ms)
-            self.clock.wait(ms)
-            return rows
-
-        model.end = priced
-        return model
+            return Model(network, filters, role)
+        return PricedModel(network, filters, role, self)
 
     def call_ms(self, role: str, x, n_rows: int) -> float:  # [n]
         """In place of CostTimer.time_call."""
         return self.costs[role](n_rows) if role in self.costs else 0.0
+
+
+class PricedModel(Model):
+    def __init__(self, network, filters: Filters, role: str, models: PricedModels):
+        super().__init__(network, filters, role)
+        self.models = models
+
+    def end(self, began: float, last: LastCall) -> np.ndarray:  # -> [m, n_vocab]
+        rows = super().end(began, last)  # [m, n_vocab]
+        ms = self.models.costs[self.role](self.log[-1].n_read)
+        self.log[-1] = self.log[-1]._replace(seconds=ms)
+        self.models.clock.wait(ms)
+        return rows
 
 
 def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> float:
@@ -90,15 +88,21 @@ def speedup(session: Session, setting: str, prompt: str, machine: str, o) -> flo
     accept = "block" if o.temperature and "/" in drafter else "token"
     session = session.changed(drafter=drafter, K=number(K), temperature=o.temperature, accept=accept)
     N = o.n_tokens
-    parts = PricedParts(session, machine)
-    loops = PythonLoops(parts)
-    loops.cost_timer.time_call = parts.call_ms
+    priced = PricedModels(session, machine)
+    setup = session.new_setup(session.plan)
+    setup.new_model = priced.new_model
+    for learned in setup.learned.values():
+        learned.clock = priced.clock
     x = session.input_ids(prompt, N)  # [n]
-    loops.ready([x], N)
-    began = parts.clock.now
-    list(loops.steps("speculative", x, N, np.random.default_rng(0), session.models))
-    ms = parts.clock.now - began
-    target = parts.costs["target"]
+    timer = CostTimer(setup, session.engine, session.n_ctx)
+    timer.time_call = priced.call_ms
+    timer.time_levels(x)
+    session.forget()
+    began = priced.clock.now
+    models = new_models(setup, setup.loaded)
+    list(new_loop(setup, models, "speculative", x, N, np.random.default_rng(0)))
+    ms = priced.clock.now - began
+    target = priced.costs["target"]
     plain_ms = target(len(x)) + (N - 1) * target(1)
     return plain_ms / ms
 

@@ -3,7 +3,6 @@
 A World is a Session over networks of a few tokens, so that everything that is registered decodes as in the product.
 """
 
-import contextlib
 import copy
 from functools import cache
 from itertools import repeat, tee
@@ -17,16 +16,17 @@ from speculative.drafters.model import model_drafter
 from speculative.drafters.user import as_drafter
 from speculative.engines import model
 from speculative.engines.model import Model
+from speculative.engines.network import CachedNetwork, Rows
 from speculative.law.paths import distance, law_of
 from speculative.law.samplers.cases import generator_of, model_of
 from speculative.law.samplers.rows import coarse
 from speculative.lookahead import learned
+from speculative.run.cost_timer import CostTimer
 from speculative.run.loaded_models import Models
 from speculative.run.model_spec import ModelSpec
 from speculative.run.options import ModelOptions, make_options
 from speculative.run.session import Session, models_of
 from speculative.sampling import autoregressive_sampling
-from speculative.trees import by_paths
 
 
 def text_distribution(decode):
@@ -59,40 +59,26 @@ N_EMBD = 3
 SECONDS = {"target": 1.0, "draft": 0.1}  # for a row; of a copy 0.3
 
 
-class Network:
-    """A network with the logits of a random model, and the methods of a TreeNetwork that models and drafters call."""
+class RandomNetwork(CachedNetwork):
+    """A network with the logits of a random model."""
 
     def __init__(self, seed, n_vocab, clock=None, seconds=1.0):
         rng = np.random.default_rng(9)
-        self.rows = row_model(seed, n_vocab)
+        self.model = row_model(seed, n_vocab)
         self.clock = clock or Clock()
         self.seconds = seconds
         self.hparams = {"n_vocab": n_vocab, "n_ctx": 99, "n_embd": N_EMBD, "n_layer": 0}
         self.n_ctx = 99
         self.wte = rng.standard_normal((n_vocab, N_EMBD)).astype(np.float32)  # [n_vocab, n_embd]
-        self.lock = contextlib.nullcontext()
-        self.log = []
-        self.n_read = 1
-        self.contents = None
-        self.hidden = None
         self.forward = self  # its pass, which has last_block
 
     def forget(self):
-        self.log.clear()
+        """It has no cache."""
 
-    def share_cache(self, target, rank):
-        """It has no keys and values."""
-
-    def logits(self, x, n_last=1):  # [n] -> [n_last, n_vocab]
+    def rows(self, x, n_last=1):  # [n]
         self.clock.now += self.seconds * (1 + 0.05 * (n_last - 1))
         with np.errstate(divide="ignore"):
-            return np.log(self.rows(x, n_last))
-
-    def tree_logits(self, x, tree, nodes=None):
-        return by_paths(self.logits)(x, tree, nodes)
-
-    def with_probs(self, to_probs):
-        return Model(self, distinct(to_probs))
+            return Rows(np.log(self.model(x, n_last)), n_read=1)  # [n_last, n_vocab]
 
     def last_block(self, x):  # [n] -> [n_embd]
         """It depends on the last two tokens."""
@@ -128,7 +114,7 @@ class Networks(Models):
         encoder = SimpleNamespace(
             n_vocab=self.n_vocab, id_to_bytes={0: b"a"}, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1]
         )
-        return ModelSpec(role, role, role, "float32", encoder, Network(0, self.n_vocab).hparams)
+        return ModelSpec(role, role, role, "float32", encoder, RandomNetwork(0, self.n_vocab).hparams)
 
     def check(self, networks, n_cached=None):
         pass
@@ -136,7 +122,7 @@ class Networks(Models):
     def load_networks(self, specs, in_place):
         for spec in specs:
             seed = self.seed + 1000 * ["target", "draft", "float16", "bfloat16", "int8", "int4"].index(spec.role)
-            self.loaded[spec.role] = Network(seed, self.n_vocab, self.clock, SECONDS.get(spec.role, 0.3))
+            self.loaded[spec.role] = RandomNetwork(seed, self.n_vocab, self.clock, SECONDS.get(spec.role, 0.3))
 
 
 PROMPT = [0, 1, 0, 1]
@@ -159,18 +145,20 @@ class World:
         self.row = row_model(seed + 9000, n_vocab)
         self.rng = np.random.default_rng(0)
         self.session = Session(o, networks)
+        self.setup = self.session.setup
+        self.setup.copies = ()  # these networks have no keys and values to share
+        self.setup.new_model = lambda network, filters, role: Model(network, distinct(filters), role)
         self.target = self.session.model("target")
-        if self.session.plan.depends_on_times:
-            self.session.loops.cost_timer.time_call = networks.time_call
-            self.session.loops.measure(PROMPT)
-        self.lookaheads = self.session.parts.lookaheads
+        monkeypatch.setattr(CostTimer, "time_call", lambda self, *given: networks.time_call(*given))
+        self.session.measure(PROMPT)
+        self.learned = self.setup.learned
 
     def users(self, x, k):
         return model_drafter(self.row, self.rng)(x, k)[:2]
 
     def steps(self, N, rng):
         """A decode that knows of no other: an AutoK has learned nothing yet."""
-        self.session.parts.lookaheads = copy.deepcopy(self.lookaheads)
+        self.setup.learned = copy.deepcopy(self.learned)
         self.session.forget()
         self.clock.now = 0.0
         self.rng = rng

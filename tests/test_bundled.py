@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from conftest import MODELS
+from tiny import OneText
 
 from gpt2 import gpt2
 from speculative import load_pair
@@ -37,7 +38,7 @@ SAME = {"float32": 1, "float16": 0.99, "bfloat16": 0.98, "int8": 0.975, "int4": 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_weight_format_predicts_as_well(bundled, held_out, dtype):
     _, hparams, _ = bundled["tiny-target"]
-    run = CompiledPass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams, 1)
+    run = OneText(CompiledPass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams, 1))
     same = [run(x, len(x)).argmax(axis=1) == choices for x, choices in zip(*held_out, strict=True)]
     assert np.mean(same) >= SAME[dtype]
 

@@ -3,7 +3,6 @@ read."""
 
 import shutil
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +11,11 @@ from tiny import HPARAMS, convert, logits_themselves, on_jax, plant, random_para
 
 from speculative.engines.c import packing
 from speculative.engines.c.library import library
-from speculative.engines.c.tree_cache import TreeNetwork
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import FORMATS
-from speculative.engines.model import Model, join_decode
-from speculative.engines.network import check_finite
+from speculative.engines.model import Model
+from speculative.engines.network import CachedNetwork, check_finite, common_prefix
 from speculative.engines.plain import PlainPass
-from speculative.engines.shared_cache import common_prefix
+from speculative.engines.shared_cache import SharedCache, SharedNetwork, with_shared_caches
 from speculative.trees import Tree, by_paths
 
 RNG = np.random.default_rng
@@ -45,7 +42,7 @@ def two_of(kind, hparams=HPARAMS, seed=0):
 
     params = convert(params, packing.packer(kind))
     make = partial(CompiledPass, n_threads=2)
-    return [TreeNetwork(params, hparams, make) for _ in range(2)], np.testing.assert_array_equal
+    return [CachedNetwork(params, hparams, make) for _ in range(2)], np.testing.assert_array_equal
 
 
 @pytest.fixture(params=["jax", "gpt2.py", "float32"])
@@ -95,6 +92,7 @@ def test_trees_are_their_paths(kind):
 
     The texts are longer than a tile of keys, the trees wider than a group of rows, the first tree is in two chunks."""
     (network, other), same = two_of(kind, WIDE)
+    network = with_shared_caches({"target": network}, [])["target"]
     model = Model(network, logits_themselves)
     rng = RNG(0)
     x = rng.integers(6, size=119)
@@ -110,15 +108,21 @@ def test_trees_are_their_paths(kind):
         assert model.hidden_after(np.append(x, 9)) is None
         x = np.append(x, rng.integers(6))
         same(network.logits(x), other.logits(x))
-        assert kind == "gpt2.py" or network.n_read == 1
+        x = np.append(x, 0)
+        assert kind == "gpt2.py" or network.rows(x).n_read == 1
+
+
+def sharing(networks):
+    """A target and copies with quite other weights, which share its cache in one decode."""
+    shared = SharedCache(networks[0])
+    return [SharedNetwork(network, shared, rank) for rank, network in enumerate(networks)]
 
 
 def call_a_target_and_its_copies(kind):
     """Texts, trees and interrupted passes in any order: the target's rows are those of an empty cache."""
     (target, other), same = two_of(kind)
-    networks = [target, *(two_of(kind, seed=rank)[0][0] for rank in (1, 2))]  # copies with quite other weights
-    for rank, network in enumerate(networks):
-        network.share_cache(target, rank)
+    networks = sharing([target, *(two_of(kind, seed=rank)[0][0] for rank in (1, 2))])
+    [target, *_] = networks
     rng = RNG(0)
     x = rng.integers(4, size=6)
     for _ in range(300):
@@ -126,7 +130,7 @@ def call_a_target_and_its_copies(kind):
         tree = random_tree(rng, int(rng.integers(8)))
         n_last = int(rng.integers(1, len(x) + 1))
         text = lambda one, x=x, n_last=n_last: one.logits(x, n_last)  # noqa: E731
-        nodes = lambda one, x=x, tree=tree: one.tree_logits(x, tree, range(1 + len(tree.tokens)))  # noqa: E731
+        nodes = lambda one, x=x, tree=tree: one.tree_rows(x, tree, range(1 + len(tree.tokens))).logits  # noqa: E731
         call = text if rng.random() < 0.5 else nodes
         if rng.random() < 0.1:
             interrupt(network, call)
@@ -144,7 +148,7 @@ def call_a_target_and_its_copies(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_reads_nothing_that_its_copies_wrote(kind, monkeypatch):
     call_a_target_and_its_copies(kind)
-    plant(monkeypatch, "engines.cached_network:CachedNetwork.feed", "lengths[self.rank :] =", "lengths[:] =")
+    plant(monkeypatch, "engines.shared_cache:SharedNetwork.feed_shared", "lengths[self.rank :] =", "lengths[:] =")
     with pytest.raises(AssertionError):
         call_a_target_and_its_copies(kind)
 
@@ -153,11 +157,11 @@ def test_a_path_that_a_copy_moves_is_not_its_targets():
     """A copy moves the key of a node of its own to where the target had another node."""
     (target, other), same = two_of("float32")
     [copy, _], _ = two_of("float32", seed=1)
-    copy.share_cache(target, 2)
+    target, copy = sharing([target, copy])
     tree = Tree("")
     for network, parent, token in ((target, 0, 7), (target, 1, 7), (copy, 0, 8)):
         tree.add(parent, token, None)
-        network.tree_logits(np.arange(3), tree, [len(tree.tokens)])
+        network.tree_rows(np.arange(3), tree, [len(tree.tokens)])
     copy.logits(np.array([0, 1, 2, 8, 9]))
     x = np.array([0, 1, 2, 8, 9, 3])
     same(target.logits(x), other.logits(x))
@@ -165,8 +169,7 @@ def test_a_path_that_a_copy_moves_is_not_its_targets():
 
 def decode_at_random(networks, seed, rows):
     """Call the models of one decode in any order, on texts and trees; yield before each call."""
-    models = [Model(network, logits_themselves) for network in networks]
-    join_decode(models)
+    models = [Model(network, logits_themselves) for network in sharing(networks)]
     rng = RNG(seed)
     x = np.arange(6) % 4
     for _ in range(40):
@@ -187,8 +190,6 @@ def decode_beside_another(kind, seed):
     alone, beside, others = [], [], []
     for rows, more in ((alone, []), (beside, [seed + 1000])):
         networks = [two_of(kind, seed=rank)[0][0] for rank in range(3)]
-        for rank in (1, 2):
-            networks[rank].share_cache(networks[0], rank)
         decodes = [decode_at_random(networks, seed, rows), *(decode_at_random(networks, one, others) for one in more)]
         rng = RNG(seed)
         while decodes:
@@ -206,15 +207,14 @@ def differ(kind="float32"):
     return any(not all(map(np.array_equal, alone, beside)) for alone, beside in both)
 
 
-RESTORE = "engines.shared_cache:DecodeMemory.restore"
+RESTORE = "engines.shared_cache:SharedCache.take"
 PLANTS = {
     "nothing is restored": (RESTORE, "network.hold(x[:n])", "pass"),
     "only the target's part is": (
-        "engines.shared_cache:DecodeMemory.restore",
+        RESTORE,
         "network.rank < reader.rank",
         "network.rank == 0",
     ),
-    "a cache that was cut is trusted": ("engines.shared_cache:CacheContents.forget", "self.last_decode = None", "pass"),
 }
 
 
@@ -236,13 +236,16 @@ def interrupt(network, call):
 
         return run
 
-    forward = network.forward
+    forward, move = network.forward, getattr(network.cache, "move", None)
     network.forward = interrupted(forward)
-    if hasattr(forward, "cache") and hasattr(forward.cache, "move"):
-        network.forward.cache = SimpleNamespace(move=interrupted(forward.cache.move))
+    network.forward.takes_trees = forward.takes_trees
+    if move:
+        network.cache.move = interrupted(move)
     with pytest.raises(KeyboardInterrupt):
         call(network)
     network.forward = forward
+    if move:
+        network.cache.move = move
 
 
 @pytest.mark.parametrize(("n", "n_last"), [(0, 1), (3, 4), (HPARAMS["n_ctx"] + 1, 1)])

@@ -20,7 +20,7 @@ from speculative.drafters.heads import FILE, fingerprint
 from speculative.drafters.lookup import lookup_tree, prompt_lookup
 from speculative.drafters.ngram import ngram_log_model
 from speculative.drafters.staged import staged
-from speculative.run.loops import after_prompt
+from speculative.run.decode import after_prompt
 from speculative.sampling import Proposal, token_by_token
 from speculative.trees import Tree
 from utils import load_encoder_hparams_and_params

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 import google_crc32c
 import numpy as np
 import pytest
-from tiny import ROOT, convert, flatten, plant, python, random_params
+from tiny import ROOT, OneText, convert, flatten, plant, python, random_params
 
 from speculative.engines.c import library
 from speculative.engines.c.packing import packer
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
+from speculative.engines.network import CachedNetwork
 from speculative.engines.plain import ACTIVATIONS, PlainPass
 
 if not library.library():
@@ -45,7 +45,7 @@ def hparams_of(n_layer, n_embd, n_head, **more):
 def new_pass(dtype="float32", hparams=None, n_threads=2):
     hparams = hparams or hparams_of(2, 96, 3)
     params = convert(random_params(hparams), packer(dtype))
-    return CompiledPass(params, hparams, n_threads), params
+    return OneText(CompiledPass(params, hparams, n_threads)), params
 
 
 def logits(run, n_rows, n=N_CTX):
@@ -111,7 +111,7 @@ SHAPES = [
 @pytest.mark.parametrize("hparams", SHAPES, ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
 def test_the_pass_gives_what_gpt2_gives(hparams, dtype):
     run, _ = new_pass(dtype, hparams)
-    expected = PlainPass(rounded(random_params(hparams), dtype), hparams)
+    expected = OneText(PlainPass(rounded(random_params(hparams), dtype), hparams))
     for first, end, n_last in ((0, 40, 40), (40, 41, 1), (41, 96, 30)):
         pair = (run(TOKENS[first:end], n_last, first), expected(TOKENS[first:end], n_last, first))
         hidden = (run.hidden[-1], expected.last_block(TOKENS[:end]))
@@ -128,7 +128,7 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
     alone, params = new_pass(dtype, hparams, 1)
     expected = logits(alone, 1)
     for n_threads in (1, 2, 3, 5):
-        run = CompiledPass(params, hparams, n_threads)
+        run = OneText(CompiledPass(params, hparams, n_threads))
         for n_rows in (*range(2, 18), 31) if n_threads == 1 else (1, 5, 17):
             assert np.array_equal(logits(run, n_rows, 96), expected[:96])
         assert np.array_equal(logits(run, N_CTX), expected)
@@ -145,9 +145,9 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
 def test_a_matrix_that_is_used_in_its_file_gives_the_bits_of_its_tiles(hparams):
     params = random_params(hparams)
     in_place = convert(params, packer("float32", in_place=True))
-    expected = logits(CompiledPass(convert(params, packer("float32")), hparams, 1), 1)
+    expected = logits(OneText(CompiledPass(convert(params, packer("float32")), hparams, 1)), 1)
     for n_threads in (1, 3):
-        run = CompiledPass(in_place, hparams, n_threads)
+        run = OneText(CompiledPass(in_place, hparams, n_threads))
         for n_rows in (1, 5, 6, 17, N_CTX):
             assert np.array_equal(logits(run, n_rows), expected)
     for name, w in flatten(params).items():
@@ -159,8 +159,8 @@ def differ_beside_other_texts(dtype, hparams):
     """Compute prompts of many chunks, windows and trees in calls of any mixture -> whether a row differs from gpt2.py's
     or, to the bit, from what it is alone."""
     run, _ = new_pass(dtype, hparams)
-    plain = PlainPass(rounded(random_params(hparams), dtype), hparams)
-    texts = [run.of_another_text(None) for _ in range(5)]
+    plain = OneText(PlainPass(rounded(random_params(hparams), dtype), hparams))
+    texts = [OneText(run.forward) for _ in range(5)]
     held = [np.empty(0, int) for _ in texts]
     rng = np.random.default_rng(0)
     for _ in range(8):
@@ -175,8 +175,8 @@ def differ_beside_other_texts(dtype, hparams):
             n_last = int(rng.integers(1, n + 1))
             rows.append(forward.TextRows(texts[number].cache, tokens, n_past, n_last, sees if n > 2 else None))
             held[number] = np.append(held[number], tokens[: n - (n > 2)])
-        for text, (logits, hidden) in zip(rows, run.together(rows), strict=True):
-            [(alone, hidden_alone)] = run.together([text])
+        for text, (logits, hidden, _) in zip(rows, run.together(rows), strict=True):
+            [(alone, hidden_alone, _)] = run.together([text])
             if not np.array_equal(logits, alone) or not np.array_equal(hidden, hidden_alone):
                 return True
     for text, tokens in zip(texts, held, strict=True):
@@ -203,7 +203,11 @@ MISTAKES = {
     "another text's last block": ("forward:CompiledPass.together", "hidden[first:end]))", "hidden[: end - first]))"),
     "rows in the wrong order": ("forward:calls_of", "    yield call\n", "    yield call[::-1]\n"),
     "no biases": ("weights:Memory.linear", "0 if b is None else self.floats(b)", "0"),
-    "one cache for all texts": ("forward:CompiledPass.of_another_text", "Cache(self.hparams)", "self.cache"),
+    "one cache for all texts": (
+        "forward:CompiledPass.new_cache",
+        "return Cache(self.hparams)",
+        "self.one = getattr(self, 'one', None) or Cache(self.hparams); return self.one",
+    ),
 }
 
 
@@ -291,7 +295,7 @@ def test_no_call_has_more_rows_than_there_is_room_for(n_rows, monkeypatch):
     monkeypatch.setattr(forward.pool, "run", lambda call, n_threads: rows.append(max(call.n_rows, call.n_wanted)))
     run(TOKENS[:n_rows], n_rows)
     run.output(np.zeros((n_rows, 96), np.float32))
-    run.layer_seconds(n_rows)
+    run.layer_seconds(n_rows, run.cache)
     run.together([forward.TextRows(run.cache, TOKENS[: min(n_rows, forward.CHUNK)], 0, 1)] * 3)
     assert max(rows) <= forward.CHUNK
     monkeypatch.undo()
@@ -400,7 +404,7 @@ def test_without_workers_a_pass_goes_on_alone(monkeypatch):
     monkeypatch.setattr(forward, "pool", threads.ThreadPool())
     logits = run(TOKENS[:9], 9)
     assert run.arguments.n_threads < 9
-    assert np.array_equal(logits, CompiledPass(params, hparams_of(2, 96, 3), 1)(TOKENS[:9], 9))
+    assert np.array_equal(logits, OneText(CompiledPass(params, hparams_of(2, 96, 3), 1))(TOKENS[:9], 9))
 
 
 def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
@@ -409,12 +413,12 @@ def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
     rows = [1, group // 2, group, 2 * group]
     faster = [True, True, False, True]  # with memory asked for ahead
 
-    def seconds(n_rows):
+    def seconds(n_rows, cache):
         kind = rows.index(n_rows)
         return 1.0 - (faster[kind] == (run.prefetch_bytes[kind] > 0)) / 9
 
-    monkeypatch.setattr(run, "layer_seconds", seconds)
-    run.tune()
+    monkeypatch.setattr(run.forward, "layer_seconds", seconds)
+    run.tune(run.cache)
     assert run.prefetch_bytes.tolist() == [8192, 8192, 0, 8192]
 
 

@@ -23,7 +23,7 @@ from speculative.cli.workbench import LABELS, Workbench
 from speculative.report.close_up import VISIBLE
 from speculative.report.document import from_json
 from speculative.report.page import page
-from speculative.run.loops import DECODERS
+from speculative.run.decode import DECODERS
 from speculative.run.options import DEMO
 from speculative.run.session import Session
 

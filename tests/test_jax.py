@@ -3,7 +3,7 @@
 import itertools
 import os
 import re
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -21,13 +21,13 @@ from jax.experimental.compilation_cache import compilation_cache
 from speculative.drafters.model import model_drafter
 from speculative.engines.c import packing
 from speculative.engines.c.forward import CompiledPass
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.jax import compilation
 from speculative.engines.jax.device_decoder import DeviceDecoder
 from speculative.engines.jax.device_loops import DeviceLoops, Group, lengths_of
 from speculative.engines.jax.forward import cached
 from speculative.engines.jax.model import SMALL
 from speculative.engines.model import Model
+from speculative.engines.network import CachedNetwork
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import GREEDY, Filters
 from speculative.report.greedy import greedy_difference
@@ -49,7 +49,7 @@ def pair():
 def loop_of(pair, filters=GREEDY, draft_filters=GREEDY, rule=TOKEN, least=1):
     """least: the rows that a call computes at least, which is 1 on the CPU."""
     decoder = DeviceDecoder(*[replace(on_jax(*model), least=least) for model in pair], filters, draft_filters, rule)
-    return DeviceLoops(decoder, K, [deque(), deque()])
+    return DeviceLoops(decoder, K, "draft")
 
 
 def rounds_of(loop, prompts, N, K, numbers, batch=1, stopped=lambda place: False):
@@ -95,7 +95,7 @@ def rng(seed=0):
 
 
 def test_nothing_is_compiled_while_the_python_loop_decodes(pair, compiled):
-    target, draft = (cached(on_jax(*model)).with_probs(GREEDY) for model in pair)
+    target, draft = (Model(cached(on_jax(*model)), GREEDY) for model in pair)
     compiled.clear()
     target.network.forward.warm_up(9, K=4)
     assert compiled  # the counter counts

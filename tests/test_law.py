@@ -190,9 +190,9 @@ OF_OUR_OWN = [
     ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.n_accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
     ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
     ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
-    ("lookahead.auto_drafter:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
+    ("lookahead.auto:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
-    ("run.loops:PythonLoops.chain_steps", "(0, context), target)", "(0, context._replace(rng=(pair := __import__('enumeration').twins(context.rng))[0])), target)\n    context = context._replace(rng=pair[1])", CHAIN),
+    ("run.decode:new_loop", "context = new_context(", "rng, other = __import__('enumeration').twins(rng)\n    context = new_context(setup, models, other) if other else (", CHAIN),
 ]  # fmt: skip
 
 

@@ -12,11 +12,10 @@ from tiny import decoded, plant
 
 from speculative.drafters import DRAFTERS
 from speculative.lookahead.acceptance import Acceptance
-from speculative.lookahead.auto_drafter import Stopping
-from speculative.lookahead.lookahead import AutoK
+from speculative.lookahead.auto import AutoDrafter, Stopping
+from speculative.lookahead.learned import K_MAX, Learned
 from speculative.report.simulate import Clock, KnownText, Prices, Simulation
 from speculative.run.cost_timer import CostTimer
-from speculative.run.decode_parts import DecodeParts
 from speculative.sampling import NOTHING, speculative_sampling
 
 PROMPT = [0] * 8
@@ -74,16 +73,16 @@ class CountingText(Simulation):
 
 
 def simulate(N, K=None, auto=None, **world):
-    """-> the seconds for N tokens after a prompt of 8, with this K or an AutoK; and the K of each window."""
+    """-> the seconds for N tokens after a prompt of 8, with this K or a Learned; and the K of each window."""
     one = CountingText(N, **world)
     draft = one.draft
     if K is None:
-        auto = auto or AutoK([0.6])
+        auto = auto or Learned([0.6])
         auto.clock = one.clock
         if not auto.is_measured:
             auto.learn_costs(one.window_seconds, [partial(one.elapsed, one.prices.draft)], 999)
-        draft = auto.drafter_of([draft], one)
-        K = auto.K_max
+        draft = AutoDrafter(auto, [draft], one)
+        K = K_MAX
     one.n_read = len(PROMPT)
     began = one.clock.now
     steps = [*speculative_sampling(PROMPT, draft, one, N, K, np.random.default_rng(0))]
@@ -136,7 +135,7 @@ def test_where_the_text_changes_no_fixed_k_is_much_faster(begins):
 
 def test_a_drafter_that_seldom_has_a_proposal_is_asked_for_long_ones():
     world = {"right": always, "draft_time": 0.001, "proposes": lambda place: place % 20 == 0}
-    auto = AutoK([0.6])
+    auto = Learned([0.6])
     assert max(simulate(512, auto=auto, **world)[1]) >= 8
     seconds, _ = simulate(512, auto=auto, **world)  # it proposes too seldom to be known after one text
     assert seconds <= 1.05 * min(simulate(512, K, **world)[0] for K in range(17))
@@ -146,15 +145,16 @@ def test_a_drafter_that_seldom_has_a_proposal_is_asked_for_long_ones():
 def test_a_drafter_that_is_unsure_leaves_the_place_to_the_next(scale):
     """Its first draft has the margin 1."""
     one = CountingText(99, always)
-    auto = AutoK([scale, 0.6], one.clock)
+    auto = Learned([scale, 0.6], one.clock)
     auto.learn_costs(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []
-    auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)([0] * 8, 4)
+    drafters = [one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)]
+    AutoDrafter(auto, drafters, one)([0] * 8, 4)
     assert bool(asked) == (scale > 1)
 
 
 def test_what_was_learned_stays_for_the_next_decode():
-    auto = AutoK([0.6])
+    auto = Learned([0.6])
     simulate(100, auto=auto, right=always)
     assert simulate(100, auto=auto, right=always)[1][0] == 32
 
@@ -183,7 +183,7 @@ def test_a_clock_that_does_not_move_is_no_error():
 def test_a_machine_whose_speed_changes_after_the_measurement_is_no_harm(factor):
     """All calls take this many times as long from the first call of the decode on."""
     world = {"right": accepted_with(0.8), "draft_time": 0.1, "row": 0.75}
-    auto = AutoK([0.6])
+    auto = Learned([0.6])
     simulate(1, auto=auto, **world)
     slowed = simulate(300, auto=auto, noise=lambda: factor, **world)[0]
     assert slowed <= 1.06 * factor * min(simulate(300, K, **world)[0] for K in (0, 1, 2))
@@ -193,11 +193,11 @@ def test_a_machine_whose_speed_changes_after_the_measurement_is_no_harm(factor):
 def test_costs_are_measured_within_the_context(pair, monkeypatch, n_ctx):
     """Of the last tokens of a prompt, so many that a small context leaves room for windows."""
     calls = []
-    costs = CostTimer(DecodeParts(pair.changed(K="auto").plan, pair.models))
-    costs.n_ctx = n_ctx
+    session = pair.changed(K="auto")
+    costs = CostTimer(session.setup, session.engine, n_ctx)
     monkeypatch.setattr(costs, "time_call", lambda role, x, n_rows: calls.append((len(x), n_rows)) or 1.0)
     costs.time_levels(range(min(8, n_ctx - 1)))
-    assert costs.parts.lookaheads[0].is_measured
+    assert session.setup.learned[0].is_measured
     assert all(n + n_rows <= n_ctx for n, n_rows in calls)
     assert (max(n_rows for _, n_rows in calls) == 17) == (n_ctx > 17)
 
@@ -205,7 +205,7 @@ def test_costs_are_measured_within_the_context(pair, monkeypatch, n_ctx):
 def test_decodes_in_several_threads_share_what_is_learned():
     """A switch between threads at every chance: nothing is changed while another thread reads it."""
     world = {"right": accepted_with(0.8)}
-    auto = AutoK([0.6])
+    auto = Learned([0.6])
     simulate(1, auto=auto, **world)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -220,8 +220,8 @@ def test_decodes_in_several_threads_share_what_is_learned():
 def decode(auto, **world):
     """-> the 100 tokens of a decode whose costs are known."""
     one = CountingText(100, **world)
-    draft = auto.drafter_of([one.draft], one)
-    return decoded(speculative_sampling(PROMPT, draft, one, 100, auto.K_max, np.random.default_rng(0)))
+    draft = AutoDrafter(auto, [one.draft], one)
+    return decoded(speculative_sampling(PROMPT, draft, one, 100, K_MAX, np.random.default_rng(0)))
 
 
 # ---- Mistakes that must show -----------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def costs_little():
 
 def adapts_to_speed():
     world = {"right": accepted_with(0.8), "row": 0.75}
-    auto = AutoK([0.6])
+    auto = Learned([0.6])
     simulate(1, auto=auto, **world)
     slowed = simulate(300, auto=auto, noise=lambda: 4, **world)[0]
     return slowed <= 4 * 1.06 * simulate(300, 1, **world)[0]
@@ -250,7 +250,7 @@ def ends_the_text():
     costs = SimpleNamespace(seconds=lambda rows: 1 + 0.75 * (rows - 1))
     learned = SimpleNamespace(window_costs=costs, token_seconds=1.0, is_alone=True)
     pays = []
-    for k, learned.K_max in ((0, 9), (1, 9), (2, 9), (1, 1)):  # the text ends after k drafts, but with the last
+    for k in (0, 1, 2, K_MAX):  # the text ends after k drafts, but with the last
         pays.append(Stopping(stats, learned, k).pays())
     return pays == [False, True, False, False]
 
@@ -266,10 +266,11 @@ def learns_from_margins():
 def sure_ones_first():
     """A drafter that is unsure leaves the place to the next."""
     one = CountingText(99, always)
-    auto = AutoK([2.0, 0.6], one.clock)
+    auto = Learned([2.0, 0.6], one.clock)
     auto.learn_costs(one.window_seconds, [partial(one.elapsed, one.prices.draft)] * 2, 999)
     asked = []
-    auto.drafter_of([one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)], one)(PROMPT, 4)
+    drafters = [one.draft, lambda x, k, go_on: asked.append(k) or one.draft(x, k)]
+    AutoDrafter(auto, drafters, one)(PROMPT, 4)
     return asked == [4]
 
 
@@ -281,15 +282,15 @@ PLANTED = [
     (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
     (learns_from_margins, "lookahead.acceptance:Acceptance.preferred", "-margin", "-1"),
     (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
-    (IN_BETWEEN, "lookahead.auto_drafter:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
-    (DEAR_ROWS, "lookahead.auto_drafter:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
-    (DEAR_ROWS, "lookahead.auto_drafter:Stopping.pays", "self.stats.acceptance.share * ", ""),
-    (ends_the_text, "lookahead.auto_drafter:Stopping.pays", " or self.pays_to_the_end()", ""),
-    (ends_the_text, "lookahead.auto_drafter:Stopping.pays_to_the_end", "LAST_CALL_SHARE", "9"),
-    (costs_little, "lookahead.auto_drafter:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
+    (IN_BETWEEN, "lookahead.auto:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
+    (DEAR_ROWS, "lookahead.auto:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
+    (DEAR_ROWS, "lookahead.auto:Stopping.pays", "self.stats.acceptance.share * ", ""),
+    (ends_the_text, "lookahead.auto:Stopping.pays", " or self.pays_to_the_end()", ""),
+    (ends_the_text, "lookahead.auto:Stopping.pays_to_the_end", "LAST_CALL_SHARE", "9"),
+    (costs_little, "lookahead.auto:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
     (costs_little, "lookahead.learned:Learned.learn", "stats.idle_seconds = 0.0", "pass"),
-    (adapts_to_speed, "lookahead.window_costs:WindowCosts.learn", "self.slowdown.add", "abs"),
-    (sure_ones_first, "lookahead.auto_drafter:is_unsure", "< stats.scale", "< 0"),
+    (adapts_to_speed, "lookahead.costs:WindowCosts.learn", "self.slowdown.add", "abs"),
+    (sure_ones_first, "lookahead.auto:is_unsure", "< stats.scale", "< 0"),
 ]  # fmt: skip
 
 
@@ -307,10 +308,10 @@ def test_a_planted_mistake_shows(monkeypatch, check, place, old, new):
 @pytest.mark.parametrize(("is_alone", "n_tried", "n_to_the_end"), [(True, 1, 1), (False, 0, 0)])
 def test_beside_other_texts_no_draft_is_tried_and_none_is_for_the_end(is_alone, n_tried, n_to_the_end):
     """The other texts would wait for the draft, and their calls go on after this text's end."""
-    dear = AutoK([0.6], is_alone=is_alone)
+    dear = Learned([0.6], is_alone=is_alone)
     dear.learn_costs(lambda rows: float(rows), [lambda: 10.0], 40)
     dear.stats[0].idle_seconds = 1e9
     assert Stopping(dear.stats[0], dear, 40).most_drafts() == n_tried
-    nearly = AutoK([0.6], is_alone=is_alone)
+    nearly = Learned([0.6], is_alone=is_alone)
     nearly.learn_costs(lambda rows: 1.0 + 0.95 * (rows - 1), [lambda: 0.01], 40)
     assert Stopping(nearly.stats[0], nearly, 1).most_drafts() == n_to_the_end

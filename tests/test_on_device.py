@@ -111,7 +111,7 @@ def test_a_batch_that_does_not_fit_is_refused(monkeypatch):
 def test_greedy_texts_that_differ_are_reported_with_their_margin():
     """The model's two best logits, of tokens 2 and 3, are 0.25 apart; the line says whether rounding explains it."""
     logits = np.array([[0, 1, 4.25, 4.5]], np.float32)
-    target = SimpleNamespace(with_probs=lambda to_probs: lambda x: to_probs(logits))
+    target = SimpleNamespace(logits=lambda x: logits)
     prompts = [[5, 6], [7]]
     texts = [[3, 3], [3, 3, 3]]
     options = SimpleNamespace(dtype="float32")

@@ -12,7 +12,7 @@ from tiny import decoded, one_hot, plant, refusal
 from speculative import load_pair
 from speculative.engines import memory
 from speculative.engines.c.engine import CEngine
-from speculative.run import decoding, options, plan
+from speculative.run import options, plan
 from speculative.run.fast import fast_drafter
 from speculative.run.options import ModelOptions, Options
 from speculative.run.session import Session
@@ -95,7 +95,7 @@ def check_samples(load):
     session = load(temperature=1)
     first, other = (decoded(session.speculative(PROMPT, 20, sample)) for sample in (0, 1))
     assert first != other
-    together = [*decoding.decoded(session, "speculative", [session.encode(PROMPT)] * 2, 20)]
+    together = [*session.decoded("speculative", [session.encode(PROMPT)] * 2, 20)]
     assert decoded(step for step in together if step.text_index == 1) == other
 
 
@@ -200,8 +200,8 @@ def check_forgotten(load):
 def check_costs(load):
     session = load(K="auto")
     [*session.speculative(PROMPT, 4)]
-    [lookahead] = session.parts.lookaheads
-    assert lookahead.is_measured
+    [learned] = session.setup.learned.values()
+    assert learned.is_measured
 
 
 # ---- Loading ---------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def check_loaded_once(load):
     target = session.models["target"]
     other = session.changed(drafter="int8/model")
     assert other.models["target"] is target
-    assert other.models["int8"].contents is target.contents
+    assert other.setup.copies == ["int8"]
 
 
 def check_copy_is_counted(load):
@@ -286,23 +286,23 @@ MISTAKES = [
     (check_memory, "run.session:Session.load", "self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
     (check_special, "run.session:Session.encode", "self.plan.special", "False"),
     (check_smallest_context, "run.loaded_models:Models.smallest_context", "min(", "max("),
-    (check_samples, "run.decoding:decoded", "first_sample + first_text, with_details", "first_text, with_details"),
-    (check_rule, "run.loops:PythonLoops.chain_steps", "lookahead.K_max, context.rng, self.plan.rule.accept)", "lookahead.K_max, context.rng)"),
-    (check_greedy, "run.loops:PythonLoops.steps", 'self.parts.model("target", loaded)', 'self.parts.model(plan.network_roles[-1], loaded)'),
-    (check_stop, "run.decoding:TextDecode.make_text_step", "min(step.n_accepted, n)", "step.n_accepted"),
-    (check_stop, "run.decoding:push_tokens", "if stream.stopped", "if False"),
-    (check_draft_filters, "run.decode_parts:DecodeParts.model", "self.plan.filters(role)", 'self.plan.filters("target")'),
-    (check_lookahead_of_each_level, "run.decode_parts:DecodeParts.staged_draft", "self.lookaheads[level + 1]", "self.lookaheads[level]"),
-    (check_times, "run.step_times:StepTimes.calls_of_round", "sorted(made, key=call_order)", "made"),
-    (check_times, "run.step_times:StepTimes.take_span", "return self.began, seconds", "return 0.0, seconds"),
-    (check_times, "run.step_times:StepTimes.write_to", "step.prefill = any(call.prefill for call in of_target)", "pass"),
-    (check_forgotten, "run.loops:PythonLoops.ready", "self.models.forget(self.plan.network_roles)", "pass"),
-    (check_costs, "run.loops:PythonLoops.ready", "if self.plan.depends_on_times", "if False"),
+    (check_samples, "run.decode:decode", "first_sample + number", "number"),
+    (check_rule, "run.decode:new_loop", "rng, plan.rule.accept)", "rng)"),
+    (check_greedy, "run.decode:new_loop", "autoregressive_sampling(x, target", "autoregressive_sampling(x, models[[*models][-1]]"),
+    (check_stop, "run.decode:Text.add", "min(step.n_accepted, n)", "step.n_accepted"),
+    (check_stop, "run.decode:Text.add", "if self.is_stopped", "if False"),
+    (check_draft_filters, "run.decode:new_models", "plan.filters(role)", 'plan.filters("target")'),
+    (check_lookahead_of_each_level, "run.decode:drafters_of", "most_drafts(plan, level + 1)", "most_drafts(plan, level)"),
+    (check_times, "run.times:Times.calls_of_round", "sorted(made, key=call_order)", "made"),
+    (check_times, "run.times:Times.take_span", "return self.began, seconds", "return 0.0, seconds"),
+    (check_times, "run.times:Times.write_to", "step.prefill = any(call.prefill for call in of_target)", "pass"),
+    (check_forgotten, "run.session:Session.ready", "self.models.forget(self.plan.network_roles)", "pass"),
+    (check_costs, "run.session:Session.ready", "self.measure(inputs[0], setup)", "pass"),
     (check_roles, "run.loaded_models:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
     (check_roles, "run.loaded_models:Models.copy_of_target", ", dtype=dtype)", ")"),
     (check_roles, "run.weight_reader:WeightReader.from_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
     (check_loaded_once, "run.loaded_models:Models.new_specs", "if role not in self.loaded", "if role"),
-    (check_loaded_once, "run.loaded_models:Models.share_caches", "if self.shares_cache(spec.role)", "if False"),
+    (check_loaded_once, "run.session:Session.new_setup", "if self.models.shares_cache(role)", "if False"),
     (check_copy_is_counted, "run.loaded_models:Models.check", "self.new_specs(roles)", "[]"),
     (check_fast_drafter, "run.loaded_models:Models.load_networks", "for spec in specs if spec.size == name", "for spec in self.specs.values() if spec.size == name"),
     (check_fast_drafter, "run.fast:copy_pays", 'target.dtype != "float32"', "False"),

@@ -21,8 +21,8 @@ from benchmarks.output import with_lists
 from speculative import load_pair
 from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.drafters import DRAFTERS as SPECS
-from speculative.engines.calls import Call
 from speculative.engines.contract import PlacedStep
+from speculative.engines.model import Call
 from speculative.report import measuring, turns
 from speculative.report.advice import advice
 from speculative.report.document import from_json, to_json
@@ -37,8 +37,9 @@ from speculative.report.simulate import KnownText, Prices, Simulation
 from speculative.report.tables import figure_rows, grid
 from speculative.report.turns import median_run, timed_turns
 from speculative.rules import TOKEN
-from speculative.run import decoding, step_times
-from speculative.run.loops import DECODERS
+from speculative.run import times
+from speculative.run.batch import decode_together
+from speculative.run.decode import DECODERS
 from speculative.run.options import FIELDS
 from speculative.run.steps import TextStep, origins_of
 from speculative.sampling import Proposal, Step
@@ -214,7 +215,7 @@ def test_greedy_windows_are_foreseen_exactly(pair, own):
     assert own in measured.drafters
     for name, K in itertools.product(measured.drafters, (1, 2, 8)):
         other = pair.changed(drafter=name, K=K)
-        other.loops.ready([other.encode(prompt)], 40)
+        other.ready([other.encode(prompt)], 40)
         steps = other.steps("speculative", other.encode(prompt), 40, np.random.default_rng(0))
         n_steps = sum(1 for _ in steps)
         simulation = Simulation(measured.texts[0], Prices(lambda rows: 1.0, draft=0.1, by_text=0.0))
@@ -495,7 +496,7 @@ def test_origins(step, expected):
 def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):
     """The loop makes eight calls in ten seconds, and the third completes the stop text."""
     clock = Clock()
-    monkeypatch.setattr(step_times, "time", clock)
+    monkeypatch.setattr(times, "time", clock)
     encoder = encoder_of("the", " end")
     log = deque()
 
@@ -505,10 +506,10 @@ def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_re
             log.append(Call(1.25 * number, 1.25, n_read=1, n_rows=1, derived=True))
             yield [PlacedStep(0, Step([token], Proposal([], ()), ()), [])]
 
-    plan = SimpleNamespace(stop=" end", rule=TOKEN, levels=[], rng=np.random.default_rng)
-    loops = SimpleNamespace(batch=2, rounds=lambda *_: rounds())
-    session = SimpleNamespace(plan=plan, loops=loops, encoder=encoder, logs={"target": log})
-    steps = decoding.decoded(session, "speculative", [[0]], 4)
+    plan = SimpleNamespace(batch=2, stop=" end", rule=TOKEN, levels=[], rng=np.random.default_rng)
+    loops = SimpleNamespace(rounds=lambda *_: rounds(), logs={"target": log})
+    setup = SimpleNamespace(plan=plan, device=loops, encoder=encoder)
+    steps = decode_together(setup, "speculative", [[0]], 4)
     assert [(i.seconds, i.scoring, i.calls) for i in steps] == [
         (seconds, 1.25, [("target", 0.0, 1.25)]) for seconds in (1.25, 1.25, 7.5)
     ]

@@ -11,11 +11,11 @@ import pytest
 from enumeration import Clock
 
 import main
-from speculative.engines import cached_network, contract, model
+from speculative.engines import contract, model, network
 from speculative.engines.c.engine import CEngine
 from speculative.lookahead import learned
 from speculative.report import measuring, turns
-from speculative.run import cost_timer, step_times
+from speculative.run import times
 from speculative.run.options import DEMO
 from speculative.verify import sampled
 
@@ -28,18 +28,18 @@ def clock(repeating, monkeypatch):
     """Time passes when a network is fed, and at no other time."""
     clock = Clock()
     monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
-    for module in (cached_network, contract, learned, model, sampled, measuring, cost_timer, step_times):
+    for module in (contract, learned, model, sampled, measuring, times):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)
-    feed = cached_network.CachedNetwork.feed
+    feed = network.CachedNetwork.feed
 
     def timed(network, x, n, n_last, *tree):
         row = next(seconds for name, seconds in SECONDS.items() if network.name.startswith(name))
         clock.now += row * (1 + 0.1 * (len(x) - n - 1))
         return feed(network, x, n, n_last, *tree)
 
-    monkeypatch.setattr(cached_network.CachedNetwork, "feed", timed)
+    monkeypatch.setattr(network.CachedNetwork, "feed", timed)
     return clock
 
 

@@ -25,10 +25,8 @@ from speculative.checkpoints import tensors
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
 from speculative.engines.c.engine import CEngine
-from speculative.engines.cached_network import CachedNetwork
-from speculative.engines.network import LOCK
+from speculative.engines.network import LOCK, CachedNetwork
 from speculative.rules import parse_rule
-from speculative.run import decoding
 from speculative.run.options import Options, make_options
 from speculative.run.session import Session
 from speculative.sampling import token_by_token
@@ -100,7 +98,7 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair,
     assert len({*map(tuple, samples)}) == 3
     assert decoded(other.speculative(PROMPT, 20)) != samples[1]  # as it would be with seed + number
     assert decoded(other.autoregressive(PROMPT, 20)) != decoded(warm.autoregressive(PROMPT, 20, sample=1))
-    together = [*decoding.decoded(warm, "speculative", [warm.encode(PROMPT)] * 3, 20)]
+    together = [*warm.decoded("speculative", [warm.encode(PROMPT)] * 3, 20)]
     assert [decoded(step for step in together if step.text_index == number) for number in range(3)] == samples
 
 

@@ -6,7 +6,6 @@ XLA counts its devices when it starts, so all of it runs in a process of its own
 import json
 import os
 import re
-from collections import deque
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from tiny import convert, first_layer, python, random_params
 
-from speculative.engines.cached_network import CachedNetwork
+from speculative.engines.network import CachedNetwork
 from speculative.filters import Filters
 from speculative.rules import TOKEN
 
@@ -52,9 +51,7 @@ def on_mesh(n_data, n_model):
     network = place(*target, "float32", mesh, n_model > 1)
     # With the 8 devices the draft is split too; the product has all of it on each device.
     drafts = place(*draft, "float32", mesh, n_model == 8)
-    loop = DeviceLoops(
-        DeviceDecoder(network, drafts, Filters(0.9), Filters(0.9), TOKEN), 3, [deque(), deque()], batch=4
-    )
+    loop = DeviceLoops(DeviceDecoder(network, drafts, Filters(0.9), Filters(0.9), TOKEN), 3, "draft", batch=4)
     texts = [[] for _ in PROMPTS]
     for steps in loop.rounds("speculative", PROMPTS, 12, [np.random.default_rng(1)], lambda _: False):
         for number, step, _ in steps:

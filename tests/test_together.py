@@ -1,135 +1,31 @@
 """Texts that are decoded together are those that each would be alone, to the bit."""
 
 import contextlib
+import contextvars
+import gc
 import json
 import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 
 import pytest
 from conftest import MODELS
+from tiny import ROOT
 
 from speculative import UserError, load_pair
+from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
-from speculative.engines.together import Closed, Strand
-from speculative.run.decode_parts import DecodeParts
-from speculative.run.loops import PythonLoops
-
-
-def counting(strand_of, events, faults=()):
-    """A function that waits at these events, and returns the answers."""
-    answers = []
-
-    def function():
-        for event in events:
-            answers.append(strand_of[0].wait_at(event))
-            if event in faults:
-                raise ValueError(event)
-
-    return function, answers
-
-
-def test_a_strand_runs_in_turn_with_its_caller():
-    strands = []
-    function, answers = counting(strands, "abc")
-    strands.append(Strand(function))
-    seen = []
-    strands[0].resume()
-    while not strands[0].has_ended:
-        seen.append(strands[0].event)
-        strands[0].resume(strands[0].event.upper())
-    assert (seen, answers) == (["a", "b", "c"], ["A", "B", "C"])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_strand_that_waits_cannot_go_on_after_a_fork_and_is_closed():
-    """SIGALRM ends a child that hangs."""
-    strands = []
-    strands.append(Strand(counting(strands, "abc")[0]))
-    strands[0].resume()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            signal.alarm(20)
-            with pytest.raises(UserError, match="before a fork"):
-                strands[0].resume()
-            strands[0].close()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    strands[0].resume()
-    assert strands[0].event == "b"
-
-
-def test_an_error_is_raised_where_the_strand_is_resumed():
-    strands = []
-    strands.append(Strand(counting(strands, "ab", faults="a")[0]))
-    strands[0].resume()
-    with pytest.raises(ValueError, match="a"):
-        strands[0].resume()
-    assert strands[0].has_ended
-
-
-def test_a_strand_that_is_closed_ends_where_it_waits_and_leaves_no_thread():
-    before = threading.active_count()
-    ended = []
-    strands = []
-
-    def function():
-        try:
-            strands[-1].wait_at("a")
-        except Closed:
-            ended.append(True)
-            raise
-
-    for begun in (True, False):
-        strands.append(Strand(function))
-        if begun:
-            strands[-1].resume()
-        strands[-1].close()
-    assert ended == [True]
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    assert threading.active_count() <= before + 1
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")
-def test_ctrl_c_may_come_anywhere():
-    """A strand that is interrupted in any place of its caller can be closed, and its thread ends."""
-    rng = random.Random(0)
-    armed = []
-
-    def interrupt(*about):
-        if armed:
-            armed.clear()
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for _ in range(100):
-            strands = []
-            strands.append(Strand(counting(strands, range(1000))[0]))
-            with contextlib.suppress(KeyboardInterrupt):
-                armed.append(True)
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 3e-3))
-                while not strands[0].has_ended:  # where Python ignores an error, as in a finalizer, it goes on
-                    strands[0].resume()
-                armed.clear()
-            strands[0].close()
-            assert strands[0].has_ended or not strands[0].process
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
+from speculative.run import batch
+from speculative.run.times import Times
 
 # ---- Texts -----------------------------------------------------------------------------------------------------------
 
@@ -170,7 +66,6 @@ def texts_of(steps, n_texts=5):
 def batch_of(session, size, sampled):
     session = copy(session)
     session.plan = replace(session.plan, batch=size)
-    session.loops = PythonLoops(DecodeParts(session.plan, session.models))
     return texts_of(session.batch(sampled, N))
 
 
@@ -189,27 +84,124 @@ def test_a_text_of_a_batch_is_the_one_that_it_is_alone(kind, temperature, tiny):
     assert batch_of(session, 8, PROMPTS) == alone
 
 
-def test_a_text_that_ends_makes_room_for_the_next_prompt(tiny):
+def test_a_text_that_ends_makes_room_for_the_next_prompt(tiny, monkeypatch):
     """A stop text ends some texts early. Meanwhile the others go on, two in each call of the target."""
     session = tiny.changed(stop="e")
-    log = session.models["target"].log
-    log.clear()
+    logs = []
+    monkeypatch.setattr(batch, "Times", lambda logs_by_role: logs.append(logs_by_role["target"]) or Times(logs_by_role))
     texts = batch_of(session, 2, PROMPTS)
     assert all("e" not in "".join(text for *_, text in steps) for steps in texts)
-    n_texts = [call.n_texts for call in log]
+    n_texts = [call.n_texts for call in logs[0]]
     assert sum(n_texts) == sum(map(len, texts))
     assert n_texts == sorted(n_texts, reverse=True)  # two, until a single text is left
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 5])
-def test_a_batch_that_nobody_asks_on_ends_its_threads(n_steps, tiny):
-    before = threading.active_count()
-    steps = tiny.batch(PROMPTS, N)
-    for _ in range(n_steps):
-        next(steps)
-    steps.close()
-    time.sleep(0.1)
-    assert threading.active_count() <= before + 1  # the engine's worker
+def test_a_batch_that_nobody_asks_on_gives_back_its_caches(n_steps, tiny, monkeypatch):
+    """At once, and not when Python next collects garbage."""
+    made = []
+    new_cache = CompiledPass.new_cache
+
+    def watched(forward):
+        cache = new_cache(forward)
+        made.append(weakref.ref(cache))
+        return cache
+
+    monkeypatch.setattr(CompiledPass, "new_cache", watched)
+    gc.disable()
+    try:
+        steps = tiny.batch(PROMPTS, N)
+        for _ in range(n_steps):
+            next(steps)
+        assert bool(made) == bool(n_steps)
+        steps.close()
+        assert [cache() for cache in made] == [None] * len(made)
+    finally:
+        gc.enable()
+
+
+PROGRAM = """
+import sys, threading
+from speculative import load_pair
+def draft(x, k):
+    if len(x) > 12 and END == "in a draft":
+        raise SystemExit(5)
+    return [int(x[-1])] * k, np.eye(n_vocab, dtype=np.float32)[[int(x[-1])] * k]
+import numpy as np
+session = load_pair("tiny-draft", "tiny-target", models_dir=MODELS, drafter=draft)
+n_vocab = session.encoder.n_vocab
+steps = session.batch(["It was upon", "Holmes"], 14)
+next(steps)
+if END == "by an error":
+    raise ValueError("an error")
+if END == "by sys.exit":
+    sys.exit(5)
+if END == "in a draft":
+    [*steps]
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("by an error", 1), ("by sys.exit", 5), ("in a draft", 5)])
+def test_a_program_ends_while_a_batch_is_under_way(end, status):
+    program = f"MODELS, END = {str(MODELS)!r}, {end!r}{PROGRAM}"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=120)
+    assert run.returncode == status, run.stderr
+
+
+def test_a_users_function_runs_in_the_callers_thread_with_its_context(tiny):
+    variable = contextvars.ContextVar("variable")
+    variable.set("the caller's")
+    seen = set()
+
+    def draft(x, k):
+        seen.add((variable.get(None), threading.current_thread()))
+        return [], []
+
+    [*tiny.changed(drafter=draft).batch(PROMPTS[:2], N)]
+    assert seen == {("the caller's", threading.current_thread())}
+
+
+def test_a_batch_goes_on_only_in_the_thread_that_began_it(tiny):
+    steps = tiny.batch(PROMPTS[:2], N)
+    next(steps)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match="in the thread that began it"):
+        pool.submit(lambda: [*steps]).result()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_batch_goes_on_after_a_fork_in_both_processes(tiny):
+    expected = texts_of(tiny.batch(PROMPTS[:2], N), 2)
+    steps = tiny.batch(PROMPTS[:2], N)
+    first = next(steps)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)  # ends a child that hangs
+            status = int(texts_of([first, *steps], 2) != expected)
+        finally:
+            os._exit(status)
+    assert texts_of([first, *steps], 2) == expected
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")
+def test_ctrl_c_may_come_anywhere_in_a_batch(tiny):
+    """Also while a user's function waits. The next batch is not disturbed."""
+    expected = texts_of(tiny.batch(PROMPTS[:3], 6), 3)
+    waiting = tiny.changed(drafter=lambda x, k: time.sleep(60) or ([], []))
+    rng = random.Random(0)
+    for session in [*[tiny] * 12, waiting]:
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 2e-2))
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                [*session.batch(PROMPTS[:3], 6)]
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    assert texts_of(tiny.batch(PROMPTS[:3], 6), 3) == expected
 
 
 def test_an_error_in_one_text_is_the_batchs(tiny):

@@ -9,8 +9,7 @@ from scipy.stats import chisquare
 from tiny import plant
 
 from speculative.drafters.model import model_tree
-from speculative.engines.cached_network import CachedNetwork
-from speculative.engines.network import Network
+from speculative.engines.network import CachedNetwork, Network
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.report.greedy import greedy_difference
 from speculative.report.record import Difference
@@ -44,9 +43,10 @@ def test_it_passes_if_nothing_is_broken(run_verify, flags, own):
 
 
 CHANCE = "rng.random() < ratio(q[i], p[i], j)"
-LENGTH = "self.contents.forget()"
-STALE = f"n_cached = len(held.tokens); x = x if n_cached <= n else x[::-1]; {LENGTH}"
-REJECTED = "len(x) == len(held.tokens) and not np.any(x[-n_last:] == held.tokens[-n_last:])"
+LENGTH = "self.forget()  # so"
+STALE = f"n_cached = len(self.contents.tokens); x = x if n_cached <= n else x[::-1]; {LENGTH}"
+HELD = "self.contents.tokens"
+REJECTED = f"len(x) == len({HELD}) and not np.any(x[-n_last:] == {HELD}[-n_last:])"
 STALE_AFTER_A_REJECTION = f"x = x[::-1] if {REJECTED} else x; {LENGTH}"
 BESIDE_OTHERS = "results[0].logits[:] *= 1.0001 if len(texts) > 1 else 1; return results"
 SAMPLED = "speculative against the target"
@@ -55,9 +55,9 @@ BROKEN = [
     ("sampling:token_by_token", CHANCE, "rng.random() < 0.9", SAMPLED, {}),
     ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", SAMPLED, {}),
     ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", "greedy", {}),
-    ("engines.cached_network:CachedNetwork.feed", LENGTH, STALE, "greedy", {}),
-    ("engines.cached_network:CachedNetwork.feed", LENGTH, STALE, "rows", {}),
-    ("engines.cached_network:CachedNetwork.feed", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
+    ("engines.network:CachedNetwork.rows", LENGTH, STALE, "greedy", {}),
+    ("engines.network:CachedNetwork.rows", LENGTH, STALE, "rows", {}),
+    ("engines.network:CachedNetwork.rows", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
     (
         "engines.model:Model.__call__",
         "return self.end(",
@@ -106,7 +106,7 @@ def test_rounding_explains_nothing_if_rows_are_equal_to_the_bit(monkeypatch, exa
     """As those of a user's function, a Network, need not be."""
     monkeypatch.setattr(NumpyEngine, "exact", exact)
     network = object.__new__(kind)
-    network.with_probs = lambda to_probs: lambda x: np.array([[0, 1, 1.0001]])
+    network.logits = lambda x: np.array([[0, 1, 1.0001]])
     options = SimpleNamespace(dtype="float32")
     session = SimpleNamespace(engine=NumpyEngine(), models={"target": network}, options=options)
     session.exact = Session.exact.fget(session)

@@ -18,7 +18,7 @@ from speculative.drafters import DRAFTERS
 from speculative.report.page import marks
 from speculative.report.run import compare
 from speculative.report.turns import timed_turns
-from speculative.run.loops import DECODERS
+from speculative.run.decode import DECODERS
 from speculative.run.options import FIELDS
 from speculative.run.session import Session
 

@@ -135,6 +135,21 @@ def python(*words, shell="", **options):
     return subprocess.run([*started_by, sys.executable, *words], **options)
 
 
+class OneText:
+    """A forward pass with the cache of one text: run(tokens, n_last, n_past) -> logits [n_last, n_vocab]."""
+
+    def __init__(self, forward):
+        self.forward = forward
+        self.cache = forward.new_cache()
+
+    def __call__(self, tokens, n_last, n_past=0, *sees):
+        logits, self.hidden, _ = self.forward(tokens, n_last, n_past, self.cache, *sees)
+        return logits
+
+    def __getattr__(self, name):
+        return getattr(self.forward, name)
+
+
 def plant(monkeypatch, place, old, new):
     """Replace a part of the source of a function, wherever the function is used."""
     module, _, name = place.partition(":")

@@ -21,6 +21,7 @@ import numpy as np
 
 from speculative.drafters.model import model_drafter
 from speculative.engines.choice import choose, make_engine
+from speculative.engines.model import Model as FilteredModel
 from speculative.filters import Filters
 from speculative.sampling import speculative_sampling
 from speculative.support.errors import UserError
@@ -121,7 +122,7 @@ def decoder(model: Model, temperature: float) -> Callable:
     """-> model(x, n_last), which decodes. The parameters are copied, because training reuses their memory."""
     engine = make_engine(choose("c"))
     params = convert_all(jax.tree.map(np.array, model.params), engine.converter("float32"))
-    return engine.network(params, model.hparams, "the model").with_probs(Filters(temperature))
+    return FilteredModel(engine.network(params, model.hparams, "the model"), Filters(temperature))
 
 
 def decode(ids: list[int], draft_model, target_model, o, rng) -> tuple[Lines, int]:

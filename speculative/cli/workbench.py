@@ -30,7 +30,7 @@ from speculative.report.advice import advice
 from speculative.report.observe import line_of_session
 from speculative.report.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
 from speculative.report.run import Run, compare
-from speculative.run.loops import DECODERS
+from speculative.run.decode import DECODERS
 from speculative.run.options import FIELDS
 from speculative.run.session import Session
 from speculative.run.steps import TextStep

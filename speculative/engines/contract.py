@@ -1,15 +1,17 @@
 """The contract of an engine: one object, chosen once (choice.py), that answers all that depends on the engine."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from speculative.checkpoints.shapes import nested
 from speculative.engines import memory
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.formats import FORMATS
+from speculative.engines.model import Call
+from speculative.engines.network import CachedNetwork
 from speculative.filters import Filters
 from speculative.rules import Rule
 from speculative.sampling import Step
@@ -56,6 +58,24 @@ class PlacedStep(NamedTuple):
     place: int  # of the text in the group that is decoded
     step: Step
     chances: list[float] | None = None  # of acceptance of its drafts; None: the rule computes them from p and q
+
+
+class DeviceLoops(Protocol):
+    """Both decoders as programs on a device (jax/device_loops.py), in place of the loops in Python."""
+
+    @property
+    def logs(self) -> Mapping[str, deque[Call]]:
+        """The calls, by role."""
+
+    def ready(self, inputs: Sequence, N: int) -> None:
+        """Do before a decode what is not part of its time. inputs: token ids [n_prompts][n]."""
+
+    def rounds(
+        self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]
+    ) -> Iterator[Sequence[PlacedStep]]:
+        """Yield, for each call of the target, the step that it gave each text, of N tokens at most. name: of the
+        decoder. rngs: the random numbers of each text. is_stopped(place): True if the caller needs no more tokens of
+        this text."""
 
 
 class Engine:
@@ -137,7 +157,7 @@ class Engine:
     def prepare(self, plan: Planned, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
-    def compiled_loops(self, plan: Planned, networks: Mapping) -> Any:
-        """Return both decoders as one program on the device (loops.Loops); None if a loop in Python calls the
-        models. networks: by role, the target first."""
+    def device_loops(self, plan: Planned, networks: Mapping) -> DeviceLoops | None:
+        """Return both decoders as programs on the device; None if a loop in Python calls the models. networks: by role,
+        the target first."""
         return None

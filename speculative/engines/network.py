@@ -1,51 +1,151 @@
-"""From tokens to logits: a network, with the figures of its last call; here one without a cache."""
+"""From tokens to logits: a network, and one with a KV cache that cannot go stale."""
 
+import contextlib
 import math
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.engines.calls import new_log
-from speculative.engines.model import Model
-from speculative.engines.shared_cache import CacheContents
+from speculative.engines.parameters import n_bytes
+from speculative.engines.plain import Outputs, PlainPass
+from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError
 from speculative.support.forks import taken_at_forks
 from speculative.trees import Tree, by_paths
 
 LOCK = taken_at_forks(threading.RLock())  # held around a forward pass: all models share the engine's threads
+NO_TOKENS = np.empty(0, int)
+
+
+class Rows(NamedTuple):
+    """The result of a network for the last tokens of a text."""
+
+    logits: np.ndarray  # [n, n_vocab]
+    n_read: int = 0  # tokens that the network had to read for them
+    hidden: np.ndarray | None = None  # [n, n_embd], the last block's output, if the network keeps it
+    waited: float = 0.0  # seconds in which only other texts of a batch were served
 
 
 class Network:
-    """A function from tokens to logits, such as n-gram counts, with the figures of its last call."""
+    """A function from tokens to logits without a cache, such as n-gram counts."""
 
-    lock: Any = LOCK  # held around a call
-    contents: CacheContents | None = None  # of its cache
     weight_bytes = 0  # of its weights, if it has any
-    n_read = 0  # tokens that the call had to read
-    seconds_for_others = 0.0  # of the call, in which only other texts of a batch were served
-    hidden: np.ndarray | None = None  # [n_rows, n_embd], the last block's output for the rows, if it is kept
 
     def __init__(self, logits: Callable):
         """logits(x, n_last) -> [n_last, n_vocab]"""
-        self.logits = logits
-        self.log = new_log()
+        self.function = logits
 
-    def with_probs(self, to_probs: Callable) -> Model:
-        """The model that turns logits into distributions in this way."""
-        return Model(self, to_probs)
+    def logits(self, x, n_last: int = 1) -> np.ndarray:  # [n] -> [n_last, n_vocab]
+        """The logits of the tokens that follow each of the last n_last tokens of x."""
+        return self.rows(x, n_last).logits
 
-    def tree_logits(self, x, tree: Tree, nodes):  # [n], [m] -> [m, n_vocab]
-        """The logits after these nodes, path by path. Raises as logits does."""
-        return by_paths(self.logits)(x, tree, nodes)
+    def rows(self, x, n_last: int = 1) -> Rows:  # [n]
+        """The same with what the report and heads ask."""
+        return Rows(self.function(x, n_last))
+
+    def tree_rows(self, x, tree: Tree, nodes: Sequence[int]) -> Rows:  # [n], [m]
+        """The rows after these nodes, path by path. Raises as rows does."""
+        return Rows(by_paths(self.logits)(x, tree, nodes))
 
     def forget(self) -> None:
         """It has no cache."""
 
 
+class CacheContents:
+    """The tokens whose keys and values a network has written to its cache."""
+
+    def __init__(self) -> None:
+        self.tokens = NO_TOKENS  # [n]
+        self.writer: Any = None  # the shared_cache.SharedCache that wrote last; None: a network by itself
+
+
+class CachedNetwork(Network):
+    """logits(x, n_last) -> [n_last, n_vocab], computing only the rows that the previous call did not.
+
+    A call keeps the longest prefix that the cache's tokens share with x, forgets the rest by moving a length, and feeds
+    the missing tokens. A rejected draft, another prompt and a draft that is one token behind need no case of their own:
+    each is one more x.
+    """
+
+    lock: Any = LOCK  # held around a call
+
+    def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):
+        """new_pass(params, hparams): a PlainPass or a compiled one. name: the model's name in messages."""
+        self.params = params
+        self.hparams = hparams
+        self.name = name
+        self.n_ctx = hparams["n_ctx"]
+        self.vocabulary_map = hparams.get("vocabulary_map")  # of a draft that does not share all ids with its target
+        self.weight_bytes = n_bytes(params)
+        self.forward = new_pass(params, hparams)
+        self.cache = self.forward.new_cache()
+        self.contents = CacheContents()
+
+    def with_own_cache(self, forward: Any) -> "CachedNetwork":
+        """The same weights with an empty cache, for a text of a batch. forward: computes its rows beside those of the
+        other texts, for which it waits: so no lock is held meanwhile."""
+        own = copy(self)
+        own.lock = contextlib.nullcontext()
+        own.forward = forward
+        own.cache = self.forward.new_cache()
+        own.contents = CacheContents()
+        return own
+
+    def warm_up(self) -> None:
+        """Compute a row: the first call allocates memory and starts threads. Raises UserError as rows does."""
+        self.rows(np.zeros(1, int))
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        self.contents.tokens = NO_TOKENS
+        self.contents.writer = None
+
+    def rows(self, x, n_last: int = 1) -> Rows:  # [n]
+        """Compute the rows of the last n_last tokens of x.
+
+        Raises ValueError if x does not fit into the context or has fewer than n_last tokens, and UserError if a row has
+        no largest logit, because the weights are damaged.
+        """
+        x = np.array(x)  # [n], a copy: the caller may change x
+        check_length(len(x), n_last, self.n_ctx)
+        with self.lock:
+            n = min(common_prefix(self.contents.tokens, x), len(x) - n_last)
+            self.forget()  # so that an interrupted pass leaves an empty cache and not a wrong one
+            rows = self.feed(x, n, n_last)
+            self.contents.tokens = x
+        return rows
+
+    def feed(self, x, n: int, n_last: int, *sees) -> Rows:  # [n_x]
+        """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
+        tokens = to_draft(x[n:], self.vocabulary_map) if self.vocabulary_map else x[n:]
+        outputs: Outputs = self.forward(tokens, n_last, n, self.cache, *sees)
+        logits = outputs.logits  # [n_last, n_vocab]
+        if self.vocabulary_map:
+            logits = to_target(logits, self.vocabulary_map)
+        check_finite(logits, self.name, len(x) - n_last + 1)
+        return Rows(logits, len(x) - n, outputs.hidden, outputs.waited)
+
+    def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
+        """The logits of rows that the last block might have given, as heads guess them. first: the position of the
+        first row's token. Raises UserError as above."""
+        with LOCK:
+            logits = self.forward.output(h)  # [n, n_vocab]
+        check_finite(logits, f"{self.name}, with its heads,", first)
+        return logits
+
+
+def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same
+    n = min(len(a), len(b))
+    differ = np.append(np.not_equal(a[:n], b[:n]), True)  # [n + 1], at the end of the shorter one they differ
+    return int(differ.argmax())
+
+
 def check_length(n: int, n_last: int, n_ctx: int) -> None:
-    """Raises ValueError if a text of n tokens does not fit, or has fewer than are asked for."""
+    """Raise ValueError if a text of n tokens does not fit, or has fewer than are asked for."""
     if n == 0:
         raise ValueError("there is no token to continue: an empty text begins with <|endoftext|>, the encoder's eot")
     if not n_last <= n <= n_ctx:
@@ -53,7 +153,7 @@ def check_length(n: int, n_last: int, n_ctx: int) -> None:
 
 
 def check_finite(logits, name: str, first: int) -> None:  # [n, n_vocab]
-    """Raises UserError if a row holds NaN or +inf. (-inf is a probability of 0.) first: the position of the first row's
+    """Raise UserError if a row holds NaN or +inf. (-inf is a probability of 0.) first: the position of the first row's
     token."""
     if math.isfinite(np.maximum.reduce(logits, axis=None)):  # max() takes twice as long on a short row
         return

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.contract import Engine, Planned
 from speculative.engines.formats import converter, rounded
+from speculative.engines.network import CachedNetwork
 from speculative.support.errors import UserError
 
 

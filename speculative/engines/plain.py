@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,14 @@ def with_activation(params: dict, activation) -> dict:
     return params | {"blocks": blocks}
 
 
+class Outputs(NamedTuple):
+    """The result of a forward pass for the last n_last tokens."""
+
+    logits: np.ndarray  # [n_last, n_vocab]
+    hidden: np.ndarray | None = None  # [n_last, n_embd], the last block's output, if the pass keeps it
+    waited: float = 0.0  # seconds in which only other texts of a batch were served
+
+
 class KVCache:
     """The keys and values of the first `length` tokens, for every layer. Forgetting is moving `length` back."""
 
@@ -45,20 +54,23 @@ class KVCache:
 
 
 class PlainPass:
-    """gpt2() with a cache of its own."""
+    """gpt2() with a cache. It keeps no output of the last block: last_block computes that."""
 
-    hidden = None  # it keeps no output of the last block: last_block computes that
+    takes_trees = False
 
     def __init__(self, params: dict, hparams: dict):
-        self.cache = KVCache(hparams)
+        self.hparams = hparams
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
         self.params = with_activation(params, activation) | {"n_head": hparams["n_head"]}
 
-    def __call__(self, tokens, n_last: int, n_past: int = 0):  # [n] -> [n_last, n_vocab]
-        """The logits of the last n_last tokens, which come after the first n_past of the cache."""
-        self.cache.length = n_past
+    def new_cache(self) -> KVCache:
+        return KVCache(self.hparams)
+
+    def __call__(self, tokens, n_last: int, n_past: int, cache: KVCache) -> Outputs:  # [n]
+        """The outputs for the last n_last tokens, which come after the first n_past of the cache."""
+        cache.length = n_past
         with np.errstate(over="ignore", invalid="ignore"):  # check_finite sees an overflow in the logits
-            return gpt2(tokens, **self.params, cache=self.cache, n_last=n_last)
+            return Outputs(gpt2(tokens, **self.params, cache=cache, n_last=n_last))
 
     def last_block(self, tokens):  # [n] -> [n_embd]
         """The last block's output for the last of these tokens, without the cache."""

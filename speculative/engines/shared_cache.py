@@ -1,11 +1,14 @@
-"""What a KV cache holds, if a target and its copies share it, and if several decodes use it in turn."""
+"""A cache that a target shares with its rounded copies, or that holds a tree of drafts. It is made only for a decode
+that has copies or trees: other networks keep their tokens and the common prefix (network.py)."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.engines.formats import FORMATS
+from speculative.engines.network import NO_TOKENS, CachedNetwork, Network, Rows, check_length, common_prefix
+from speculative.trees import Tree
 
 
 class Held(NamedTuple):
@@ -49,67 +52,175 @@ class Held(NamedTuple):
             places.append(int(is_there.argmax()))
         return n, places[n:]
 
-
-NOTHING = Held(np.empty(0, int), np.zeros(1 + len(FORMATS), int))
-
-
-class CacheContents:
-    """What a cache holds now, for all networks that share it."""
-
-    def __init__(self):
-        self.held = NOTHING
-        self.last_decode: DecodeMemory | None = None  # that used it; None if something was forgotten since
-
-    def forget(self) -> None:
-        """Forget all tokens."""
-        self.held = NOTHING
-        self.last_decode = None
-
-    def cut(self, n: int) -> None:
-        """Forget all tokens but the first n."""
-        self.held = self.held._replace(lengths=np.minimum(self.held.lengths, n))
-        self.last_decode = None
+    def of_target(self) -> np.ndarray:  # -> [n]
+        """The tokens that the target itself has written, up to the first that does not follow the one before it."""
+        tokens = self.tokens[: self.lengths[0]]  # [n_readable]
+        if self.parents is None:
+            return tokens
+        return tokens[: common_prefix(self.parents, parents_or_chain(None, tokens))]
 
 
-class DecodeMemory:
-    """What the shared cache held when this decode left it: if another decode has used the cache since, this is
-    restored. So the rows of a copy, which reads what its target has written, do not depend on other decodes.
+def held_by_target(tokens) -> Held:  # [n]
+    """What a cache holds whose tokens were all written by the target. Its copies are to read them in this decode."""
+    lengths = np.zeros(1 + len(FORMATS), int)  # [n_ranks]
+    lengths[0] = len(tokens)
+    return Held(tokens, lengths)
 
-    If a decode's target has read a b c, and another decode has read x y z meanwhile, a copy that should read d would
-    have to read a b c itself, by its own rounded weights. So the target reads a b c once more, and then the copy d.
+
+class SharedCache:
+    """What a cache holds for the networks of one decode: a target and its copies, or a network that scores trees.
+
+    If another decode has used the cache since, what this decode left is restored. So the rows of a copy, which reads
+    what its target has written, do not depend on other decodes: if the target has read a b c, and another decode has
+    read x y z meanwhile, a copy that should read d would have to read a b c itself, by its own rounded weights. So the
+    target reads a b c once more, and then the copy d.
     """
 
-    def __init__(self, networks: Iterable[Any]):
-        self.networks = sorted((network for network in networks if network.contents), key=lambda network: network.rank)
-        self.left: dict[CacheContents, Held] = {}
+    def __init__(self, owner: CachedNetwork):
+        self.cache = owner.cache
+        self.contents = owner.contents
+        self.networks: list[SharedNetwork] = []  # by rank
+        self.held = held_by_target(NO_TOKENS)
 
-    def restore(self, reader: Any, x) -> None:  # [n]
+    def take(self, reader: "SharedNetwork", x) -> None:  # [n]
         """Let the cache hold what networks of a lower rank than the reader's have read of the text x in this decode."""
-        contents = reader.contents
-        if contents is None or contents.last_decode is self:
+        if self.contents.writer is self:
             return
-        left = self.left.get(contents, NOTHING)
+        left = self.held
+        self.held = held_by_target(self.contents.tokens)
+        self.contents.writer = self
         n = 0
         for network in self.networks:
-            if network.contents is contents and network.rank < reader.rank:
+            if network.rank < reader.rank:
                 in_place, elsewhere = left.match(network.rank, x)
                 n = max(n, in_place + len(elsewhere))
                 network.hold(x[:n])
 
-    def leave(self, network: Any) -> None:
-        """Remember what the cache holds after a call of this network."""
-        contents = network.contents
-        if contents is not None:
-            contents.last_decode = self
-            self.left[contents] = contents.held
+    def forget(self) -> None:
+        """Forget all tokens, so that an interruption of what follows leaves an empty cache and not a wrong one."""
+        self.held = held_by_target(NO_TOKENS)
+        self.contents.tokens = NO_TOKENS
+
+    def hold(self, held: Held) -> None:
+        self.held = held
+        self.contents.tokens = held.of_target()
 
 
-def common_prefix(a, b) -> int:  # [n_a], [n_b] -> the number of leading tokens that are the same
-    n = min(len(a), len(b))
-    differ = np.append(np.not_equal(a[:n], b[:n]), True)  # [n + 1], at the end of the shorter one they differ
-    return int(differ.argmax())
+class SharedNetwork(CachedNetwork):
+    """A CachedNetwork over a SharedCache. It scores a tree of drafts in one pass, if the pass takes a mask."""
+
+    def __init__(self, network: CachedNetwork, shared: SharedCache, rank: int):
+        """rank: 0 for a target; a rounded copy has a higher one, and reads the entries of lower ranks."""
+        vars(self).update(vars(network))
+        self.shared = shared
+        self.cache = shared.cache
+        self.contents = shared.contents
+        self.rank = rank
+        shared.networks.append(self)
+        shared.networks.sort(key=lambda network: network.rank)
+
+    def rows(self, x, n_last: int = 1) -> Rows:  # [n]
+        x = np.array(x)  # [n]
+        check_length(len(x), n_last, self.n_ctx)
+        with self.lock:
+            self.shared.take(self, x[: len(x) - n_last])
+            n = min(self.n_kept(x), len(x) - n_last)
+            return self.feed_shared(x, n, n_last)
+
+    def feed_shared(self, x, n: int, n_last: int, parents=None) -> Rows:  # [n_x], [n_x] if x is a tree
+        """Feed x[n:] after the first n tokens of the cache, and note what it holds then."""
+        held = self.shared.held
+        self.shared.forget()
+        sees = [] if parents is None else [ancestor_mask(parents, n)]
+        rows = self.feed(x, n, n_last, *sees)
+        lengths = np.minimum(held.lengths, n)  # [n_ranks]
+        lengths[self.rank :] = len(x)
+        self.shared.hold(Held(x, lengths, parents))
+        return rows
+
+    def hold(self, x) -> None:  # [n]
+        """Make the cache hold exactly x for this network: read what is missing, drop what comes later. A copy that
+        reads these entries then gives the same rows, whatever was decoded before."""
+        held = self.shared.held
+        n, _ = held.match(self.rank, x)
+        if n < len(x):
+            self.rows(x)
+            return
+        lengths = np.minimum(held.lengths, n)  # [n_ranks]
+        lengths[self.rank :] = n
+        self.shared.hold(held._replace(lengths=lengths))
+
+    def n_kept(self, x, parents=None) -> int:  # [n] twice
+        """The number of leading tokens of x that the cache holds, after keys and values, such as those of an accepted
+        path, were moved to their places in x."""
+        held = self.shared.held
+        n, elsewhere = held.match(self.rank, x, parents)
+        if held.parents is None and parents is None:
+            return n
+        places = np.maximum.accumulate([*range(n), *elsewhere]).astype(int)  # [n_kept]
+        lengths = np.searchsorted(places, held.lengths)  # [n_ranks]
+        self.shared.forget()
+        if elsewhere:
+            self.cache.move(np.array(elsewhere), n)
+        self.shared.hold(Held(np.array(x[: len(places)]), lengths, parents))
+        return len(places)
+
+    def tree_rows(self, x, tree: Tree, nodes: Sequence[int]) -> Rows:  # [n], [m]
+        """The rows after these nodes in one pass, in which a node sees the text and the path to itself, and no other
+        node."""
+        x = np.asarray(x)  # [n]
+        if not self.forward.takes_trees:
+            return self.rows_by_paths(x, tree, nodes)
+        tokens = np.append(x, tree.tokens).astype(int)  # [n + n_nodes]; node i is at n - 1 + i
+        tree_parents = np.add(tree.parents, len(x) - 1)  # [n_nodes]
+        parents = np.append(parents_or_chain(None, x), tree_parents).astype(int)  # [n + n_nodes]
+        first = min(nodes)
+        n_last = 1 + len(tree.tokens) - first
+        check_length(len(tokens), n_last, self.n_ctx)
+        at = np.subtract(nodes, first)  # [m]
+        with self.lock:
+            self.shared.take(self, x[:-1] if first == 0 else x)  # the root's row is that of x's last token
+            n = min(self.n_kept(tokens, parents), len(tokens) - n_last)
+            rows = self.feed_shared(tokens, n, n_last, parents)
+        hidden = None if rows.hidden is None else rows.hidden[at]  # [m, n_embd]
+        return rows._replace(logits=rows.logits[at], hidden=hidden)
+
+    def rows_by_paths(self, x, tree: Tree, nodes: Sequence[int]) -> Rows:  # [n], [m]
+        """The same by a call for each path, as if a node that several paths share were read once."""
+        with self.lock:
+            self.shared.take(self, x[:-1] if min(nodes) == 0 else x)
+            n_read = len(x) - min(self.n_kept(x), len(x) - 1)
+            rows = super().tree_rows(x, tree, nodes)
+        return rows._replace(n_read=n_read + len(rows.logits) - 1)
 
 
-def parents_or_chain(parents, tokens):  # [n] or None, [n] -> [n]
+def with_shared_caches(networks: Mapping[str, Network], copies: Sequence[str]) -> dict[str, Network]:
+    """Return these networks, by role, for one decode that has copies or trees. copies: the roles of those that share
+    the target's cache."""
+    shared = dict(networks)
+    target = networks["target"]
+    of_target = SharedCache(target) if isinstance(target, CachedNetwork) else None
+    for role, network in networks.items():
+        if not isinstance(network, CachedNetwork):
+            continue
+        is_copy = role in copies
+        rank = [*FORMATS].index(role) if is_copy else 0  # a copy reads entries of more exact copies
+        of_role = of_target if is_copy or role == "target" else SharedCache(network)
+        if of_role:
+            shared[role] = SharedNetwork(network, of_role, rank)
+    return shared
+
+
+def ancestor_mask(parents, n: int = 0) -> np.ndarray:  # [m] -> [m - n, m] bool
+    """Row i is true at token n + i and at all of its ancestors."""
+    m = len(parents)
+    sees = np.tri(m, dtype=bool)  # [m, m], which is right for the tokens that each follow the one before
+    for i in range(common_prefix(parents, np.arange(-1, m)), m):
+        sees[i] = sees[parents[i]]
+        sees[i, i] = True
+    return sees[n:]
+
+
+def parents_or_chain(parents, tokens) -> np.ndarray:  # [n] or None, [n] -> [n]
     """The parents of a tree's tokens; of a chain, in which each follows the one before."""
     return np.arange(-1, len(tokens) - 1) if parents is None else parents

@@ -1,1 +1,1 @@
-"""How many tokens are drafted: K is a number, or it chooses itself."""
+"""K that chooses itself: auto.py decides, learned.py remembers, acceptance.py and costs.py estimate."""

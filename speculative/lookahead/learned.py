@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from speculative.lookahead.acceptance import DECAY, Acceptance
-from speculative.lookahead.costs import Recent
-from speculative.lookahead.window_costs import WindowCosts
+from speculative.lookahead.costs import Recent, WindowCosts
 
+K_MAX = 32  # the most drafts in a window: about twice the longest that is timed
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
 N_SHORT = 3  # beside other texts only the first N_SHORT of WINDOW_ROWS are timed: longer windows cost too much there
 N_DRAFTS_TIMED = 5  # times that a draft token is timed before a decode: the first two take much longer than the others
@@ -43,8 +43,6 @@ class Attempt(NamedTuple):
 class Learned:
     """The times before a decode, and what its steps have shown since. learn_costs comes before the first decode."""
 
-    K_max = 32  # the most drafts in a window: about twice the longest that is timed
-
     def __init__(self, scales: Sequence[float], clock: Callable = now, is_alone: bool = True):
         """scales: how far the margins of each drafter are usually off. is_alone: whether no other texts share the
         calls."""
@@ -72,7 +70,7 @@ class Learned:
         possible = [rows for rows in sizes if rows <= most_rows]
         self.window_costs.measure(time_window, possible)
         # Begin as if two tokens had been decoded at the best K.
-        best = min(map(self.expected_seconds, range(self.K_max)))
+        best = min(map(self.expected_seconds, range(K_MAX)))
         self.recent_seconds = 2 * best
         self.recent_tokens = 2.0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from speculative.engines.shared_cache import common_prefix
+from speculative.engines.network import common_prefix
 from speculative.filters import margins_of
 from speculative.report.record import Difference
 
@@ -17,7 +17,7 @@ def greedy_difference(session: Any, inputs: Sequence, texts: Sequence) -> Differ
     decoders.
     """
     most = 0.0 if session.exact else session.engine.tolerance(session.options.dtype)
-    logits_after = session.models["target"].with_probs(lambda logits: logits)
+    logits_after = session.models["target"].logits
     sentences = []
     is_defect = False
     for number, (x, a, b) in enumerate(zip(inputs, *texts, strict=True), start=1):

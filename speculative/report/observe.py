@@ -15,7 +15,7 @@ from speculative.blog.encoder import Encoder
 from speculative.checkpoints.official import HPARAMS
 from speculative.drafters.user import UserRule
 from speculative.engines import memory
-from speculative.engines.shared_cache import common_prefix
+from speculative.engines.network import common_prefix
 from speculative.engines.system import n_cores
 from speculative.report import ending
 from speculative.report.figures import figures

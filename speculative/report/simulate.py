@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from speculative.drafters import first_of
 from speculative.drafters.base import DrafterSpec, until_unsure
-from speculative.engines.calls import Call
+from speculative.engines.model import Call
 from speculative.filters import one_hot
-from speculative.lookahead.learned import WINDOW_ROWS
-from speculative.lookahead.lookahead import AutoK, FixedK
+from speculative.lookahead.auto import AutoDrafter
+from speculative.lookahead.learned import K_MAX, WINDOW_ROWS, Learned
 from speculative.sampling import Proposal, speculative_sampling
 
 
@@ -70,7 +71,7 @@ class KnownText:
     def drafts_by(self, spec: DrafterSpec, n: int) -> Proposal:
         """The longest proposal of a drafter that reads the text alone, after the first n tokens."""
         draft = spec.by_text(self.n_vocab)  # type: ignore[misc]  # it has one
-        return draft(np.array(self.tokens[:n]), AutoK.K_max)
+        return draft(np.array(self.tokens[:n]), K_MAX)
 
 
 class SimulatedModel:
@@ -85,7 +86,7 @@ class SimulatedModel:
         self.wrong_positions = [*np.flatnonzero(~is_right).tolist(), text.N]
         self.margins = list(text.margins)  # [N]
         where_right = np.array(text.margins)[is_right]
-        self.margins_where_right = AutoK.K_max * where_right.tolist()  # as many as are asked for, if any
+        self.margins_where_right = K_MAX * where_right.tolist()  # as many as are asked for, if any
 
     def propose(self, x, k: int, go_on: Callable | None = None) -> Proposal:  # [n]
         """Draft the text up to the next wrong token, and then go on with a text of its own."""
@@ -119,7 +120,7 @@ class Simulation:
         self.clock = clock or Clock()
         self.log: deque[Call] = deque(maxlen=1)
         self.draft_model = SimulatedModel(text, shift)
-        beyond = AutoK.K_max * text.tokens[-1:]  # rows after the last token
+        beyond = K_MAX * text.tokens[-1:]  # rows after the last token
         self.tokens = text.tokens + beyond
 
     def __call__(self, x, n_last: int) -> np.ndarray:  # [n] -> [n_last, n_vocab]
@@ -146,18 +147,17 @@ class Simulation:
         """Decode the text with the first of these drafters that proposes anything, and a K, which may be "auto" ->
         seconds, calls of the target."""
         text = self.text
-        lookahead: Any
-        if K == "auto":
-            lookahead = AutoK([spec.scale for spec in specs], self.clock)
-            seconds = [partial(self.prices.of, spec) for spec in specs]
-            lookahead.learn_costs(self.prices.window, seconds, max(WINDOW_ROWS))
-        else:
-            lookahead = FixedK(K)
         drafters = [partial(self.by_text, spec) if spec.by_text else self.by_model for spec in specs]
-        draft = lookahead.drafter_of(drafters, self)
+        draft = first_of(drafters)
+        if K == "auto":
+            learned = Learned([spec.scale for spec in specs], self.clock)
+            seconds = [partial(self.prices.of, spec) for spec in specs]
+            learned.learn_costs(self.prices.window, seconds, max(WINDOW_ROWS))
+            draft = AutoDrafter(learned, drafters, self)
+            K = K_MAX
         x = text.tokens[: text.n]  # [n]
         rng = np.random.default_rng(0)
         n_calls = 0
-        for _ in speculative_sampling(x, draft, self, text.N, lookahead.K_max, rng):
+        for _ in speculative_sampling(x, draft, self, text.N, K, rng):
             n_calls += 1
         return self.clock.now, n_calls

@@ -8,8 +8,8 @@ from operator import attrgetter
 from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
 from speculative.report.record import DecoderRecord
-from speculative.run.decoding import decoded
-from speculative.run.loops import DECODERS
+from speculative.run.decode import DECODERS
+from speculative.run.explain import Observer
 from speculative.run.session import Session
 
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy
@@ -33,7 +33,7 @@ def timed_turns(
     to record the tests of each step. repeats: run each decoder this many times, however long it takes.
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
-    session.loops.ready(inputs, N)
+    session.ready(inputs, N)
     run = partial(run_once, session, inputs, N, with_details)
     first, *others = names
     record = run(first, watch)
@@ -59,7 +59,7 @@ def run_once(
     session.forget()  # so that all decodes begin alike
     record = DecoderRecord(name)
     waited = seconds_waited()
-    for step in decoded(session, name, inputs, N, with_details=with_details):
+    for step in session.decoded(name, inputs, N, observer=Observer(session.plan.rule, with_details)):
         record.add(step)
         if watch:
             watch(name, step)

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec
+from speculative.engines.contract import Engine
 from speculative.lookahead.learned import WINDOW_ROWS
-from speculative.lookahead.lookahead import AutoK
-from speculative.run.decode_parts import DecodeParts
+from speculative.run.decode import Setup, drafters_of, new_context, new_models
 from speculative.support.progress import working
 
 N_TEXT = 8  # tokens at the end of a prompt, which are the text of the calls that are timed
@@ -17,44 +17,41 @@ N_TEXT = 8  # tokens at the end of a prompt, which are the text of the calls tha
 class CostTimer:
     """Times the levels of a drafter whose K is auto. In a batch, the costs are those of all its texts."""
 
-    def __init__(self, parts: DecodeParts):
-        self.parts = parts
-        self.plan = parts.plan
-        self.models = parts.models
-        self.n_ctx = self.models.smallest_context(self.plan).n_ctx
+    def __init__(self, setup: Setup, engine: Engine, n_ctx: int):
+        """n_ctx: the smallest context of the models."""
+        self.setup = setup
+        self.plan = setup.plan
+        self.engine = engine
+        self.n_ctx = n_ctx
 
     def time_levels(self, x) -> None:  # [n]
         """Time the levels whose costs are unknown, in a small part of the time that a decode takes. The innermost comes
         first, because the level around it drafts at its cost. x: a text, whose end is the text of the calls."""
-        unknown: dict[int, AutoK] = {}
-        for level, lookahead in enumerate(self.parts.lookaheads):
-            if isinstance(lookahead, AutoK) and not lookahead.is_measured:
-                unknown[level] = lookahead
+        unknown = [level for level, learned in self.setup.learned.items() if not learned.is_measured]
         most_text = max(1, self.n_ctx - max(WINDOW_ROWS))  # tokens; the rest of the context is for windows
         x = np.asarray(x)[-min(N_TEXT, most_text) :]  # [n]
         with working("timing calls, from which K is chosen", len(unknown), "level", quiet=not unknown, delay=1) as bar:
             for level in reversed(unknown):
-                self.time_level(level, unknown[level], x)
+                self.time_level(level, x)
                 bar.update(1)
 
-    def time_level(self, level: int, lookahead: AutoK, x) -> None:  # [n]
+    def time_level(self, level: int, x) -> None:  # [n]
+        learned = self.setup.learned[level]
         rng = np.random.default_rng(0)  # not the decoder's, whose numbers decide the text
-        context = self.parts.new_context(rng, self.models)
-        drafters = self.parts.drafters_of_level(level, context)
+        context = new_context(self.setup, new_models(self.setup, self.setup.loaded), rng)
+        drafters = drafters_of(self.setup, context, level)
         timers = []
         for spec, drafter in zip(self.plan.levels[level], drafters, strict=True):
-            timers.append(self.timer_of(level, spec, drafter, x, lookahead.clock))
+            timers.append(self.timer_of(level, spec, drafter, x, learned.clock))
         time_window = partial(self.time_call, self.plan.target_of(level), x)
-        most_rows = self.n_ctx - len(x)
-        lookahead.learn_costs(time_window, timers, most_rows)
+        learned.learn_costs(time_window, timers, most_rows=self.n_ctx - len(x))
 
     def timer_of(self, level: int, spec: DrafterSpec, drafter: Callable, x, clock: Callable) -> Callable:  # [n]
         """Return the function that gives the seconds of a draft token of this drafter."""
-        is_innermost = level == len(self.plan.levels) - 1
-        inner = None if is_innermost else self.parts.lookaheads[level + 1]
-        if isinstance(inner, AutoK):  # which was timed before, and knows what a token of its target takes
+        inner = self.setup.learned.get(level + 1)
+        if inner:  # which was timed before, and knows what a token of its target takes
             return lambda: inner.token_seconds
-        if is_innermost and spec.has_model:  # a draft is a call
+        if level == len(self.plan.levels) - 1 and spec.has_model:  # a draft is a call
             return partial(self.time_call, spec.role, x, 1)
         return partial(self.time_draft, drafter, x, clock)  # a look-up, or a level inside which K is a number
 
@@ -70,4 +67,4 @@ class CostTimer:
         these are more than the context has room for, in proportion."""
         n_all = n_rows * self.plan.batch
         n_timed = min(n_all, self.n_ctx - len(x))
-        return self.models.engine.window_seconds(self.models[role], x, n_timed) * n_all / n_timed
+        return self.engine.window_seconds(self.setup.loaded[role], x, n_timed) * n_all / n_timed

@@ -1,4 +1,5 @@
-"""The tests of a step's drafts, rebuilt from the random numbers that were drawn for it.
+"""What an observer adds to the steps of a decode: the chances of acceptance, and the tests of the drafts, rebuilt from
+the random numbers that were drawn for them. A decode has an observer only if somebody reads these.
 
 Whose numbers they are: in a step the drafter draws first, then the rule, both from the decoder's one generator. The
 rule draws one number for each test and one more for the last token of the step. So the last numbers are the rule's, and
@@ -11,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from speculative.rules import Judgement, Rule
+from speculative.rules import Judgement, Rule, papers_chances
+from speculative.run.steps import TextStep
 from speculative.sampling import Step
+from speculative.trees import Tree
 
 N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
@@ -36,6 +39,35 @@ class RecordedRandom:
         """Take the numbers that were drawn since this was last called."""
         u, self.u = self.u, []
         return u
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Adds to each step of a text its chances of acceptance and, if they are wanted, its tests."""
+
+    rule: Rule
+    with_tests: bool = False
+
+    def watched(self, rng: np.random.Generator) -> Any:
+        """Return the generator for a text, which records its numbers if the tests are wanted."""
+        return RecordedRandom(rng) if self.with_tests else rng
+
+    def add_to(self, text_step: TextStep, step: Step, rng: Any, chances: Sequence[float] | None) -> None:
+        """Add the chances by the rule, and by the paper's rule if this one changes its test, and the tests. rng: from
+        watched. chances: those that a loop on a device, which keeps no p and q, has computed."""
+        n = len(text_step.tokens)
+        if chances is not None:
+            text_step.alpha = [*chances[:n]]
+            return
+        text_step.alpha = self.rule.chances(step)[:n]
+        text_step.alpha_token = papers_chances(step, self.rule)[:n]
+        u = rng.take() if self.with_tests else []
+        if isinstance(step.proposal, Tree):
+            return
+        for row, token in zip(step.q, text_step.tokens, strict=False):
+            text_step.q_of_tokens.append(float(row[token]))
+        if self.with_tests:
+            text_step.details = explain_step(step, self.rule, u, n)
 
 
 def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Judgement | None:

@@ -117,7 +117,6 @@ class Models:
         parts = self.load_parts(plan)
         new = self.new_specs(plan.network_roles)
         self.load_networks(new, in_place)
-        self.share_caches(new)
         for part, content in parts:
             if part.check:
                 part.check(content, self)
@@ -138,13 +137,6 @@ class Models:
         for name in reversed(names):
             of_model = [spec for spec in specs if spec.size == name]
             self.loaded |= self.reader.networks(of_model, self.folder_with_weights(of_model[0]), in_place)
-
-    def share_caches(self, specs: Sequence[ModelSpec]) -> None:
-        """Let copies of the target use its cache. A copy reads entries of more exact copies, not of less exact ones."""
-        for spec in specs:
-            if self.shares_cache(spec.role):
-                rank = [*FORMATS].index(spec.role)
-                self.loaded[spec.role].share_cache(self.loaded["target"], rank)
 
     def write_packs(self, roles: Sequence[str]) -> Iterator[str]:
         """Write the packs of these roles that are missing or damaged, one after the other. Yield the paths of all.

@@ -2,21 +2,32 @@
 decode through it. The blog's create_model_fn is Session.model, and its seed is set in Plan.rng."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from speculative.drafters import first_of
 from speculative.drafters.user import NO_FUNCTIONS, Functions
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.choice import make_engine
-from speculative.run.decode_parts import DecodeParts
-from speculative.run.decoding import decoded
+from speculative.engines.model import Model
+from speculative.engines.network import CachedNetwork
+from speculative.run.batch import decode_together
+from speculative.run.cost_timer import CostTimer
+from speculative.run.decode import (
+    DECODERS,
+    Ids,
+    Setup,
+    decode,
+    drafters_of,
+    first_drafter,
+    new_context,
+    new_loop,
+    new_models,
+)
+from speculative.run.explain import Observer
 from speculative.run.fast import spelled_out
 from speculative.run.loaded_models import Models
-from speculative.run.loops import DECODERS, Loops, PythonLoops
 from speculative.run.options import AnyOptions, ModelOptions, make_options
 from speculative.run.plan import Plan, make_plan, wanted_models
 from speculative.run.steps import TextStep
@@ -75,10 +86,8 @@ class Session(Generic[AnyOptions]):
         self.max_prompt_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))
         self.prompts = self.prompts_that_fit(prompts)
         self.load()
-        self.logs: Mapping[str, Any] = {role: self.models[role].log for role in self.plan.filtered_roles}
-        self.parts = DecodeParts(self.plan, self.models)
-        self.loops = self.compiled_loops(self.plan) or PythonLoops(self.parts)
-        self.loops_by_batch = {self.plan.batch: self.loops}  # kept, as K auto learns what calls cost
+        self.setup = self.new_setup(self.plan)
+        self.setups = {self.plan.batch: self.setup}  # by batch, and kept, as K auto learns what calls cost
 
     def load(self) -> None:
         """Load the weights that are not loaded yet. Raises UserError if they do not fit into the memory."""
@@ -93,9 +102,12 @@ class Session(Generic[AnyOptions]):
         new = self.models.load(plan, in_place)
         self.engine.prepare(plan, new, longest)
 
-    def compiled_loops(self, plan: Plan) -> Loops | None:
-        """The loops of a plan as programs on a device, if the engine compiles them."""
-        return self.engine.compiled_loops(plan, {role: self.models[role] for role in plan.network_roles})
+    def new_setup(self, plan: Plan) -> Setup:
+        """Return what decodes by a plan."""
+        networks = {role: self.models[role] for role in plan.network_roles}
+        loaded = {role: self.models[role] for role in plan.roles}
+        copies = [role for role in plan.network_roles if self.models.shares_cache(role)]
+        return Setup(plan, loaded, self.encoder, copies, self.engine.device_loops(plan, networks))
 
     def changed(self: S, **options: Any) -> S:
         """The same models, with other options; None stands for the default. Raises UserError."""
@@ -169,18 +181,33 @@ class Session(Generic[AnyOptions]):
         return self.decode("speculative", [prompt], n_tokens_to_generate, sample)
 
     def decode(
-        self, name: str, prompts: Sequence[str], N: int, sample: int = 0, loops: Loops | None = None
+        self, name: str, prompts: Sequence[str], N: int, sample: int = 0, setup: Setup | None = None
     ) -> Iterator[TextStep]:
-        """The steps of the decoder `name`. sample: the number of the first text. loops: in place of the session's.
-        Raises UserError."""
-        loops = loops or self.loops
+        """Return the steps of the decoder `name` with their chances of acceptance. sample: the number of the first
+        text. setup: in place of the session's. Raises UserError."""
+        setup = setup or self.setup
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
         self.models.files_in_use.check()
         inputs = [self.input_ids(prompt, N) for prompt in prompts]
         if name == "speculative":  # the other decoder has no K, for which calls are timed first
-            loops.ready(inputs, N)
-        return decoded(self, name, inputs, N, sample, loops=loops)
+            self.ready(inputs, N, setup)
+        return self.decoded(name, inputs, N, sample, Observer(setup.plan.rule), setup)
+
+    def decoded(
+        self,
+        name: str,
+        inputs: Sequence[Ids],
+        N: int,
+        first_sample: int = 0,
+        observer: Observer | None = None,
+        setup: Setup | None = None,
+    ) -> Iterator[TextStep]:
+        """Return the steps of decode.decode for prompts that are token ids, which fit into the context."""
+        setup = setup or self.setup
+        if setup.device or setup.plan.batch > 1:
+            return decode_together(setup, name, inputs, N, first_sample, observer)
+        return decode(setup, name, inputs, N, first_sample, observer)
 
     def batch(
         self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
@@ -194,31 +221,58 @@ class Session(Generic[AnyOptions]):
         if not prompts:
             raise UserError("a batch needs at least one prompt")
         n_texts = self.plan.batch if self.plan.batch > 1 else len(prompts)
-        return self.decode(name, prompts, n_tokens_to_generate, loops=self.loops_for(n_texts))
+        return self.decode(name, prompts, n_tokens_to_generate, setup=self.setup_for(n_texts))
 
-    def loops_for(self, n_texts: int) -> Loops:
-        """The loops for so many texts at a time. Raises UserError if the engine decodes fewer."""
-        if n_texts not in self.loops_by_batch:
+    def setup_for(self, n_texts: int) -> Setup:
+        """Return the setup for so many texts at a time. Raises UserError if the engine decodes fewer."""
+        if n_texts not in self.setups:
             plan = replace(self.plan, batch=n_texts)
             self.engine.check(plan)
-            self.loops_by_batch[n_texts] = self.compiled_loops(plan) or PythonLoops(DecodeParts(plan, self.models))
-        return self.loops_by_batch[n_texts]
+            self.setups[n_texts] = self.new_setup(plan)
+        return self.setups[n_texts]
+
+    def ready(self, inputs: Sequence[Ids], N: int, setup: Setup | None = None) -> None:
+        """Do before a decode what is not part of its time: compile its loops, or time the calls by which K is chosen
+        and empty the caches, which then hold the timed texts."""
+        setup = setup or self.setup
+        if setup.device:
+            setup.device.ready(inputs, N)
+            return
+        self.measure(inputs[0], setup)
+        self.models.forget(self.plan.network_roles)
+
+    def measure(self, x: Ids, setup: Setup | None = None) -> None:  # [n]
+        """Time the calls by which K is chosen after this text, unless they were timed or K is a number."""
+        setup = setup or self.setup
+        if setup.learned:
+            CostTimer(setup, self.engine, self.n_ctx).time_levels(x)
 
     # ---- Their parts -------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
-        """The model of a role with its filters: model(x, n_last) -> distributions."""
-        return self.parts.model(role, self.models)
+        """Return the model of a role with its filters: model(x, n_last) -> distributions."""
+        return new_models(self.setup, self.setup.loaded)[role]
 
     def drafter(self, rng: np.random.Generator, target: Any = None) -> Callable:
-        """The drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
-        context = self.parts.new_context(rng, self.models, target)
-        return first_of(self.parts.drafters_of_level(0, context))
+        """Return the drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
+        self.measure([0])
+        loaded = dict(self.setup.loaded)
+        if isinstance(target, Model):
+            loaded["target"] = target.network  # whose cache its copies read
+        models = new_models(self.setup, loaded)
+        if target is not None:
+            models["target"] = target  # the caller's own: heads read its last hidden row
+        drafters = drafters_of(self.setup, new_context(self.setup, models, rng), 0)
+        return first_drafter(self.setup, 0, drafters, models["target"])
 
-    def steps(self, name: str, x, N: int, rng) -> Iterator[Step]:
-        """The Steps of the decoder `name` for N tokens of one prompt, without their text."""
-        for [served] in self.loops.rounds(name, [x], N, [rng], lambda place: False):
-            yield served.step
+    def steps(self, name: str, x: Ids, N: int, rng: np.random.Generator) -> Iterator[Step]:
+        """Yield the Steps of the decoder `name` for N tokens of one prompt, without their text."""
+        if self.setup.device:
+            for [served] in self.setup.device.rounds(name, [x], N, [rng], lambda place: False):
+                yield served.step
+            return
+        self.measure(x)
+        yield from new_loop(self.setup, new_models(self.setup, self.setup.loaded), name, x, N, rng)
 
     def forget(self) -> None:
         """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""

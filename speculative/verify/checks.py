@@ -91,7 +91,7 @@ def checks(session: Session, prompts: Texts, N: int, **limits) -> Iterator[Check
 def changed(session: Session, x: np.ndarray, **options) -> Session:  # x [n]
     """The session with other options, its costs measured after the end of this text."""
     session = session.changed(**options)
-    session.loops.measure(x)
+    session.measure(x)
     return session
 
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.run.loops import DECODERS
+from speculative.run.batch import Batch
+from speculative.run.decode import DECODERS
 from speculative.run.session import Session
 from speculative.sampling import Step
 from speculative.support.progress import working
@@ -90,11 +91,12 @@ class Drawn:
 
     def draw_together(self, prompts: Sequence[np.ndarray]) -> None:
         """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
-        loops = self.session.loops_for(len(prompts))
-        loops.ready(prompts, self.N)
+        setup = self.session.setup_for(len(prompts))
+        self.session.ready(prompts, self.N, setup)
         rngs = self.streams["speculative"].spawn(len(prompts))
         steps: list[list[Step]] = [[] for _ in prompts]
-        for served in loops.rounds("speculative", prompts, self.N, rngs, lambda place: False):
+        batch = setup.device or Batch(setup, len(prompts))
+        for served in batch.rounds("speculative", prompts, self.N, rngs, lambda place: False):
             for place, step, _ in served:
                 steps[place].append(step)
         for x, of_text in zip(prompts, steps, strict=True):

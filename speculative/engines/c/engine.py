@@ -7,11 +7,9 @@ from typing import Any
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, packer
-from speculative.engines.c.tree_cache import TreeNetwork
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.contract import Engine
 from speculative.engines.memory import SAVING
-from speculative.engines.network import LOCK
+from speculative.engines.network import LOCK, CachedNetwork
 from speculative.engines.parameters import n_bytes
 from speculative.engines.system import n_cores
 from speculative.support.errors import UserError
@@ -61,14 +59,14 @@ class CEngine(Engine):
         if not isinstance(network, CachedNetwork):
             return super().window_seconds(network, x, n_rows)
         with LOCK:
-            network.contents.cut(len(x))
-            seconds = network.forward.layer_seconds(n_rows, len(x))
+            network.forget()  # as it writes to the cache
+            seconds = network.forward.layer_seconds(n_rows, network.cache, len(x))
         return seconds * network.weight_bytes / n_bytes(network.params["blocks"][0])
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
         n_threads = min(self.threads, 1 + n_bytes(params) // THREAD_BYTES)
-        network = TreeNetwork(params, hparams, partial(CompiledPass, n_threads=n_threads), name)
+        network = CachedNetwork(params, hparams, partial(CompiledPass, n_threads=n_threads), name)
         network.warm_up()
         with LOCK:
-            network.forward.tune()
+            network.forward.tune(network.cache)
         return network

@@ -2,8 +2,7 @@
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from speculative.engines.c.packing import aligned
 from speculative.engines.c.threads import pool
 from speculative.engines.c.weights import Memory, address
 from speculative.engines.formats import BLOCK
+from speculative.engines.plain import Outputs
 
 CHUNK = 120  # rows for which engine.c has room in a call; Python hears Ctrl-C between two
 PREFETCH_BYTES = 8192  # ahead of the loops
@@ -66,15 +66,10 @@ def calls_of(texts: Sequence[TextRows]) -> Iterator[list[TextRows]]:
     yield call
 
 
-class Outputs(NamedTuple):
-    """The result for the wanted rows of a text."""
-
-    logits: np.ndarray  # [n_last, n_vocab]
-    hidden: np.ndarray  # [n_last, n_embd], the last block's output
-
-
 class CompiledPass:
-    """The twin of plain.PlainPass for one text: gpt2 with packed weights, and a cache of its own."""
+    """The twin of plain.PlainPass: gpt2 with packed weights."""
+
+    takes_trees = True
 
     def __init__(self, params: dict, hparams: dict, n_threads: int):
         """n_threads: at most."""
@@ -107,29 +102,21 @@ class CompiledPass:
             texts=ctypes.addressof(self.texts),
         )
         self.layers_in_turn = cycle(range(hparams["n_layer"]))  # that layer_seconds times
-        self.cache = Cache(hparams)
-        self.compute_beside_others: Callable | None = None  # if this text is decoded together with them
-        self.hidden: np.ndarray | None = None  # [n_last, n_embd], the last block's output, after a call
 
-    def of_another_text(self, compute: Callable) -> "CompiledPass":
-        """The same weights with an empty cache. compute(rows): computes this text's rows beside those of others."""
-        other = copy(self)
-        other.compute_beside_others = compute
-        other.cache = Cache(self.hparams)
-        return other
+    def new_cache(self) -> Cache:
+        return Cache(self.hparams)
 
-    def __call__(self, tokens, n_last: int, n_past: int = 0, sees=None):  # [n] -> [n_last, n_vocab]
+    def __call__(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> Outputs:  # [n]
         """The same as PlainPass. In a tree, sees [n, n_past + n] says which tokens each one sees: itself, and all
         before it on its path; it is trusted. Raises ValueError as run does."""
+        [outputs] = self.together([self.rows_of(tokens, n_last, n_past, cache, sees)])
+        return outputs
+
+    def rows_of(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> TextRows:  # [n]
+        """The rows of a text, as together takes them."""
         if sees is not None:
             sees = np.ascontiguousarray(sees, np.uint8)
-        rows = TextRows(self.cache, np.ascontiguousarray(tokens, np.int64), n_past, n_last, sees)
-        if self.compute_beside_others:
-            outputs = self.compute_beside_others(rows)
-        else:
-            [outputs] = self.together([rows])
-        self.hidden = outputs.hidden
-        return outputs.logits
+        return TextRows(cache, np.ascontiguousarray(tokens, np.int64), n_past, n_last, sees)
 
     def together(self, texts: Sequence[TextRows]) -> list[Outputs]:
         """Compute rows of each of these texts. A row's bits do not depend on the others. Raises ValueError as run
@@ -137,9 +124,10 @@ class CompiledPass:
         outputs = []
         for call in calls_of(texts):
             outputs.append(self.run(call))
-        logits, hidden = outputs[0]  # [n_wanted, n_vocab], [n_wanted, n_embd]
+        logits, hidden, _ = outputs[0]  # [n_wanted, n_vocab], [n_wanted, n_embd]
         if len(outputs) > 1:
-            logits, hidden = map(np.concatenate, zip(*outputs, strict=True))
+            logits = np.concatenate([output.logits for output in outputs])
+            hidden = np.concatenate([output.hidden for output in outputs])
         results = []
         end = 0
         for rows in texts:
@@ -176,21 +164,21 @@ class CompiledPass:
         pool.run(arguments, self.n_threads)
         return Outputs(logits, hidden)
 
-    def layer_seconds(self, n_rows: int, n_past: int = 0) -> float:
+    def layer_seconds(self, n_rows: int, cache: Cache, n_past: int = 0) -> float:
         """The time of one layer for so many rows, another layer in each call, so that no cache of the CPU holds it.
         Writes to the KV cache after n_past tokens."""
         n_ctx = self.hparams["n_ctx"]
         n_past = min(n_past, n_ctx - 1)
         n_rows = min(n_rows, n_ctx - n_past)
         tokens = np.zeros(n_rows, np.int64)  # [n_rows]
-        rows = TextRows(self.cache, tokens, n_past, n_last=0)
+        rows = TextRows(cache, tokens, n_past, n_last=0)
         layer = next(self.layers_in_turn)
         began = time.perf_counter()
         for part in parts_of(rows):
             self.run([part], range(layer, layer + 1))
         return time.perf_counter() - began
 
-    def tune(self) -> None:
+    def tune(self, cache: Cache) -> None:
         """Measure on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some
         CPUs, formats and row counts it is up to a third faster, with others slower. The smallest time counts, as other
         programs only add to it. It takes a tenth of a second."""
@@ -199,7 +187,7 @@ class CompiledPass:
             seconds = []
             for ahead in (0, PREFETCH_BYTES) * 3:
                 self.prefetch_bytes[kind] = ahead
-                seconds.append((self.layer_seconds(n_rows), ahead))
+                seconds.append((self.layer_seconds(n_rows, cache), ahead))
             self.prefetch_bytes[kind] = min(seconds)[1]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.engines.calls import Call
+from speculative.engines.model import Call
 
 
 class Prefill(NamedTuple):

@@ -1,7 +1,6 @@
 """The decoders of a session as compiled loops."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from speculative.engines.jax.derived_times import DerivedTimes, Prefill
 from speculative.engines.jax.device_decoder import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.forward import power_of_two
 from speculative.engines.jax.model import SMALL
+from speculative.engines.model import new_log
 from speculative.engines.network import check_finite
 from speculative.sampling import Proposal, Step
 
@@ -33,14 +33,15 @@ class Group(NamedTuple):
 
 
 class DeviceLoops:
-    """Both decoders of a target and a draft model, for a number K: see loops.Loops."""
+    """Both decoders of a target and a draft model, for a number K: see contract.DeviceLoops."""
 
-    def __init__(self, decoder: DeviceDecoder, K: int, logs: Sequence[deque], batch: int = 1, quiet: bool = False):
-        """logs: the target's, then the draft's. batch: the number of prompts that are decoded together. quiet: print
-        nothing about compiling."""
+    def __init__(self, decoder: DeviceDecoder, K: int, draft_role: str, batch: int = 1, quiet: bool = False):
+        """draft_role: of the draft model. batch: the number of prompts that are decoded together. quiet: print nothing
+        about compiling."""
         self.decoder = decoder
         self.K = K
-        self.target_log, self.draft_log = logs
+        self.logs = {"target": new_log(), draft_role: new_log()}
+        self.target_log, self.draft_log = self.logs.values()
         self.batch = batch
         self.quiet = quiet
         self.drafting_ratio = 0.0  # time of a call's K drafts / time of the rest of the call, once a decode is prepared
@@ -51,9 +52,6 @@ class DeviceLoops:
         return min(self.K, max(1, N - 1)) if name == "speculative" else 0
 
     # ---- Before a decode ---------------------------------------------------------------------------------------------
-
-    def measure(self, x) -> None:  # [n]
-        """Measure nothing: K is a number."""
 
     def ready(self, prompts: Sequence, N: int) -> None:
         """Compile both loops for these prompts [n_prompts][n], and time the drafts of a call."""

@@ -94,14 +94,15 @@ class JaxEngine(Engine):
             with compiling("a model", self.quiet):
                 network.forward.warm_up(n_prompt, K)
 
-    def compiled_loops(self, plan: Planned, networks: Mapping) -> DeviceLoops | None:
+    def device_loops(self, plan: Planned, networks: Mapping) -> DeviceLoops | None:
         if not is_compiled(plan):
             return None
+        [_, draft_role] = networks
         target, draft = networks.values()
         on_device = target.forward.network, draft.forward.network
         decoder = DeviceDecoder(*on_device, plan.target_filters, plan.draft_filters, plan.rule)
         [K] = plan.Ks
-        return DeviceLoops(decoder, int(K), [target.log, draft.log], plan.batch, self.quiet)
+        return DeviceLoops(decoder, int(K), draft_role, plan.batch, self.quiet)
 
 
 def is_compiled(plan: Planned) -> bool:

@@ -9,8 +9,9 @@ from functools import partial
 import jax
 import numpy as np
 
-from speculative.engines.cached_network import CachedNetwork
 from speculative.engines.jax.model import SMALL, DeviceNetwork
+from speculative.engines.network import CachedNetwork
+from speculative.engines.plain import Outputs
 
 
 def power_of_two(n: int) -> int:
@@ -18,52 +19,63 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-class JaxPass:
-    """The twin of plain.PlainPass: gpt2() on the devices, with a cache of its own."""
+class JaxCache:
+    """The keys and values of all layers on the devices, and their tokens."""
 
-    hidden = None  # it keeps no output of the last block
+    def __init__(self) -> None:
+        self.arrays: list | None = None  # made at the first call
+        self.tokens = np.empty(0, np.int32)  # [n]
+
+
+class JaxPass:
+    """The twin of plain.PlainPass: gpt2() on the devices. It keeps no output of the last block."""
+
+    takes_trees = False
 
     def __init__(self, network: DeviceNetwork):
         self.network = network
         self.n_ctx = network.hparams["n_ctx"]
         capacity = self.n_ctx + SMALL  # rows of padding may follow the last token
-        self.new_cache = jax.jit(partial(network.new_cache, capacity), out_shardings=network.cache_sharding())
+        self.new_arrays = jax.jit(partial(network.new_cache, capacity), out_shardings=network.cache_sharding())
         shardings = network.everywhere, network.cache_sharding()
         self.step = jax.jit(network.forward, static_argnames="n_last", donate_argnames="cache", out_shardings=shardings)
-        self.cache = None
-        self.tokens = np.empty(0, np.int32)  # [n], those of the cache
 
-    def __call__(self, tokens, n_last: int, n_past: int = 0):  # [n] -> [n_last, n_vocab]
+    def new_cache(self) -> JaxCache:
+        return JaxCache()
+
+    def __call__(self, tokens, n_last: int, n_past: int, cache: JaxCache) -> Outputs:  # [n]
         """The same as PlainPass."""
         n = n_past + len(tokens)
         first = n - n_last  # the position of the first wanted row
-        self.tokens = np.append(self.tokens[:n_past], tokens)
+        cache.tokens = np.append(cache.tokens[:n_past], tokens)
         if len(tokens) > max(n_last, SMALL):  # a prompt, of which only the last few tokens need logits
-            self.feed(n_past, first, n_last=0)
+            self.feed(cache, n_past, first, n_last=0)
             n_past = first
-        logits, start = self.feed(n_past, n)
-        return logits[first - start : n - start]  # [n_last, n_vocab]
+        logits, start = self.feed(cache, n_past, n)
+        return Outputs(logits[first - start : n - start])  # [n_last, n_vocab]
 
-    def feed(self, n_past: int, n: int, n_last=None):  # -> [n_rows or n_last, n_vocab], the position of the first row
-        """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL). If padding would
-        exceed the context, tokens of the cache are fed once more."""
+    def feed(self, cache: JaxCache, n_past: int, n: int, n_last: int | None = None) -> tuple[np.ndarray, int]:
+        """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL) -> logits [n_rows or
+        n_last, n_vocab], and the position of the first row. If padding would exceed the context, tokens of the cache
+        are fed once more."""
         least = SMALL if n_last == 0 else 1
         n_rows = power_of_two(max(n - n_past, least))
         n_rows = min(n_rows, self.n_ctx)
         start = min(n_past, self.n_ctx - n_rows)
         tokens = np.zeros(n_rows, np.int32)  # [n_rows]
-        tokens[: n - start] = self.tokens[start:n]
-        cache = self.cache or self.new_cache()
-        self.cache = None  # as the call takes over its memory
-        logits, self.cache = self.step(self.network.params, tokens, np.int32(start), cache, n_last=n_last)
+        tokens[: n - start] = cache.tokens[start:n]
+        arrays = cache.arrays or self.new_arrays()
+        cache.arrays = None  # as the call takes over its memory
+        logits, cache.arrays = self.step(self.network.params, tokens, np.int32(start), arrays, n_last=n_last)
         return np.asarray(logits), start
 
     def warm_up(self, n_prompt: int, K: int = 0) -> None:
         """Compile all that decoding after n_prompt tokens needs, with windows of up to K + 1 rows."""
         largest = power_of_two(max(K + 1, SMALL))
-        self(np.zeros(n_prompt, int), n_last=1)
+        cache = self.new_cache()
+        self(np.zeros(n_prompt, int), n_last=1, n_past=0, cache=cache)
         for n_rows in {min(2**i, self.n_ctx) for i in range(largest.bit_length())}:
-            self(np.zeros(n_rows, int), n_last=n_rows)
+            self(np.zeros(n_rows, int), n_last=n_rows, n_past=0, cache=cache)
 
 
 def cached(network: DeviceNetwork, name: str = "the model") -> CachedNetwork:

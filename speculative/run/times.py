@@ -2,56 +2,54 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from speculative.engines.calls import Call
-from speculative.engines.contract import PlacedStep
+from speculative.engines.model import Call, Model
 from speculative.run.steps import TextStep
 
 RoleCall = tuple[str, Call]  # the role of a model, and a call of it
 
 
-def call_order(role_call: RoleCall) -> tuple:
+def call_order(role_call: RoleCall) -> tuple[float, bool]:
     role, call = role_call
     return call.began, role == "target"  # at equal times, as if drafts took none, they come before the target's call
 
 
 @dataclass
-class StepTimes:
-    """The times of steps, by the clock and by the models' logs.
+class Times:
+    """The times of a decode's steps.
 
-    clocked() adds the seconds of each round's work to those that are in no step yet. write_to() gives the round's first
-    step the calls that were logged in its work, and its seconds of that sum. What is left of the sum goes to later
-    rounds: on a device the work of several is done in the first.
+    begin() and end() stand around the work for a round of steps, so that the time of the caller between them is not
+    counted. write_to() gives the round's first step the calls that were logged in its work, and its seconds of that
+    work. What is left of the sum goes to later rounds: on a device the work of several is done in the first.
     """
 
-    logs: Mapping[str, deque[Call]]  # by role
-    last_before: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the round
+    logs: Mapping[str, deque[Call]]  # of the decode, by role
     began: float = 0.0  # when the round began
     unassigned_seconds: float = 0.0  # of the decoder, that are in no step yet
+    last_before: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the round
 
-    def clocked(self, rounds: Iterator[Sequence[PlacedStep]]) -> Iterator[Sequence[PlacedStep]]:
-        """Yield these rounds, up to an empty one. Only their own work is timed, not that of the caller between them."""
-        while True:
-            self.last_before = {role: log[-1] if log else None for role, log in self.logs.items()}
-            self.began = time.perf_counter()
-            served = next(rounds, None)
-            self.unassigned_seconds += time.perf_counter() - self.began
-            if not served:
-                return
-            yield served
+    @classmethod
+    def of_models(cls, models: Mapping[str, Any]) -> "Times":
+        return cls({role: model.log for role, model in models.items() if isinstance(model, Model)})
+
+    def begin(self) -> None:
+        self.last_before = {role: log[-1] if log else None for role, log in self.logs.items()}
+        self.began = time.perf_counter()
+
+    def end(self) -> None:
+        self.unassigned_seconds += time.perf_counter() - self.began
 
     def calls_of_round(self) -> list[RoleCall]:
-        """The models' calls of this round, in the order of time. A log may also hold calls of another thread that uses
-        the model: a call that began earlier is not of this round."""
+        """Return the models' calls of this round, in the order of time."""
         made = []
         for role, log in self.logs.items():
-            for call in reversed(log.copy()):
+            for call in reversed(log):
                 if call is self.last_before[role]:
                     break
-                if call.derived or call.began >= self.began:
-                    made.append((role, call))
+                made.append((role, call))
         return sorted(made, key=call_order)
 
     def write_to(self, step: TextStep, all_stopped: bool) -> None:

@@ -1,16 +1,22 @@
-"""The drafter of one decode whose K is auto: after each draft it is decided whether one more is worth its time.
+"""K that chooses itself: a drafter around drafters, which decides after each draft whether one more is worth its time.
 
-The chance that a draft and all before it are accepted is a product over the drafts. Each factor is estimated from
-earlier drafts with a similar margin (acceptance.py). It may depend on all that comes before a draft, and on p there,
-but not on the token that is drawn from p: if drafts were dropped after they were seen, the others would not be samples
-of p.
+A draft is of use if it is accepted and all drafts before it are. One more draft pays if the chance of that, times the
+seconds that a token takes at present, is more than the seconds of the draft and of its row in the target's call. If not
+even the first one pays, the target decodes alone. The chance that a draft and all before it are accepted is a product
+over the drafts; each factor is estimated from earlier drafts with a similar margin (acceptance.py). What was learned of
+them, and of the costs of drafts and windows (costs.py), is kept for the next decode (learned.py).
+
+The decision may depend on all that comes before a draft, and on p there, but not on the token that is drawn from p: if
+drafts were dropped after they were seen, the others would not be samples of p.
+
+Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each draft instead of one α for all.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from speculative.lookahead.learned import Attempt, DrafterStats, Learned
+from speculative.lookahead.learned import K_MAX, Attempt, DrafterStats, Learned
 from speculative.sampling import NOTHING, Proposal
 
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
@@ -45,10 +51,10 @@ class AutoDrafter:
 
     def learn_from_last_step(self, x) -> None:  # [n]
         """Learn how the step went that has led to this text: it added the accepted drafts and a token."""
-        if self.n_before:
+        log = getattr(self.model, "log", [])  # none of a user's own target, in a user's own loop
+        if self.n_before and log:
             n_accepted = len(x) - self.n_before - 1
-            call = self.model.log[-1]  # or that of another thread's decode, which tells the costs of the model as well
-            self.learned.learn(self.attempts, n_accepted, call)
+            self.learned.learn(self.attempts, n_accepted, log[-1])
         self.n_before = len(x)
         self.attempts = {}
 
@@ -101,8 +107,8 @@ class Stopping:
     @property
     def is_near_end(self) -> bool:
         """Whether k drafts end the text, or in an inner level what the level around it asks for: only there the loop
-        asks for fewer than K_max."""
-        return self.k < self.learned.K_max
+        asks for fewer than K_MAX."""
+        return self.k < K_MAX
 
     def pays_to_the_end(self) -> bool:
         """Return whether drafts up to the end pay. If all are accepted, another call may not be needed any more. Beside

@@ -1,0 +1,215 @@
+"""Several texts at once: each has its own loop, caches and random numbers, and a call of a model computes the rows of
+all texts that wait for it, to the bit those of each alone.
+
+The loops take turns, each in a greenlet: where a loop needs rows of a network, it hands the request to the batch and
+waits. If all loops wait for rows, the batch computes those of one network for all that asked it. So nothing here runs
+in another thread, and a user's functions are called in the caller's own.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import copy_context
+from threading import get_ident
+from typing import Any, NamedTuple
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from speculative.engines.contract import PlacedStep
+from speculative.engines.model import Call, Model, new_log
+from speculative.engines.network import LOCK, CachedNetwork
+from speculative.engines.plain import Outputs
+from speculative.run.decode import Ids, Loaded, Setup, Text, new_loop, new_models
+from speculative.run.explain import Observer
+from speculative.run.steps import TextStep
+from speculative.run.times import Times
+from speculative.sampling import Step
+from speculative.support.errors import UserError
+
+
+def decode_together(
+    setup: Setup,
+    name: str,
+    inputs: Sequence[Ids],
+    N: int,
+    first_sample: int = 0,
+    observer: Observer | None = None,
+) -> Iterator[TextStep]:
+    """Yield the steps of decode.decode for several texts, as many together as the plan's batch; text_index says whose
+    each is. If the engine has loops on a device, these decode."""
+    plan = setup.plan
+    n_together = len(inputs) if plan.batch > 1 else 1  # of all texts, plan.batch have a seat at a time
+    for first in range(0, len(inputs), n_together):
+        group = inputs[first : first + n_together]
+        texts = [Text(setup, first + place, observer) for place in range(len(group))]
+        rngs = [text.watched(plan.rng(first_sample + text.number)) for text in texts]
+
+        def is_stopped(place: int, texts: Sequence[Text] = texts) -> bool:
+            return texts[place].is_stopped
+
+        if setup.device:
+            times = Times(setup.device.logs)
+            rounds = setup.device.rounds(name, group, N, rngs, is_stopped)
+        else:
+            batch = Batch(setup, min(len(group), plan.batch))
+            times = Times(batch.logs)
+            rounds = batch.rounds(name, group, N, rngs, is_stopped)
+        yield from steps_of_rounds(rounds, texts, times)
+
+
+def steps_of_rounds(rounds: Iterator[Sequence[PlacedStep]], texts: Sequence[Text], times: Times) -> Iterator[TextStep]:
+    """Yield each step of these rounds with its text. The first of a round has its times."""
+    times.begin()
+    for served in rounds:
+        times.end()
+        steps = [texts[place].add(step, chances) for place, step, chances in served]
+        all_stopped = all(text.is_stopped for text in texts)
+        times.write_to(steps[0], all_stopped)
+        yield from steps
+        if all_stopped:
+            break
+        times.begin()
+    for text in texts:
+        yield from text.rest()
+
+
+class Request(NamedTuple):
+    """A call of a network, for which a text waits."""
+
+    network: CachedNetwork  # of the session, whose weights all texts share
+    rows: Any  # of the text, as the network's pass takes them
+    asked: float  # when, by time.perf_counter
+
+
+class PassInTurn:
+    """The forward pass of a text's network: it waits until the batch has computed its rows beside those of others."""
+
+    def __init__(self, network: CachedNetwork):
+        """network: of the session."""
+        self.network = network
+
+    def __call__(self, *arguments) -> Outputs:
+        rows = self.network.forward.rows_of(*arguments)
+        return getcurrent().parent.switch(Request(self.network, rows, time.perf_counter()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.network.forward, name)
+
+
+class Seat:
+    """The networks of one text at a time: their weights are those of all texts, their caches its own."""
+
+    def __init__(self, loaded: Loaded):
+        """loaded: of the session, by role."""
+        self.loaded = dict(loaded)
+        for role, network in loaded.items():
+            if isinstance(network, CachedNetwork):
+                self.loaded[role] = network.with_own_cache(PassInTurn(network))
+        self.strand: greenlet | None = None  # in which the text's loop runs
+        self.thread = 0  # the thread of the strand
+        self.request: Request | None = None  # for which the loop waits
+        self.placed: PlacedStep | None = None  # a step of the loop, which waits to go on
+
+    @property
+    def is_free(self) -> bool:
+        return self.strand is None or self.strand.dead
+
+    def start(self, place: int, new_steps: Callable[[int, Loaded], Iterator[Step]]) -> None:
+        """Begin a text. place: its number among those of the batch. new_steps(place, loaded): its loop."""
+        for network in self.loaded.values():
+            if isinstance(network, CachedNetwork):
+                network.forget()
+
+        def run() -> None:
+            for step in new_steps(place, self.loaded):
+                getcurrent().parent.switch(PlacedStep(place, step))
+
+        self.strand = greenlet(run)
+        self.thread = get_ident()
+        self.strand.gr_context = copy_context()  # a user's functions see the caller's
+        self.resume()
+
+    def resume(self, answer: Any = None) -> None:
+        """Let the loop run to its next event, or to its end. Raises what it raises."""
+        assert self.strand is not None
+        if self.thread != get_ident():
+            raise UserError("a batch goes on in the thread that began it: begin it again in this one")
+        self.request = self.placed = None
+        self.strand.parent = getcurrent()
+        event = self.strand.switch(*[] if answer is None else [answer])
+        if isinstance(event, Request):
+            self.request = event
+        else:
+            self.placed = event  # None if the loop has ended
+
+    def close(self) -> None:
+        """Let the loop end where it waits. (In another thread, it ends when that of the batch does.)"""
+        if self.strand is not None and not self.strand.dead and self.thread == get_ident():
+            self.strand.throw(GreenletExit)
+        self.strand = self.request = self.placed = None
+
+
+class Batch:
+    """Texts that are decoded together, each in a seat. A text that ends makes room for the next."""
+
+    def __init__(self, setup: Setup, n_seats: int):
+        self.setup = setup
+        # The target comes first, then what drafts for it, then what drafts for that.
+        self.loaded = {role: setup.loaded[role] for role in setup.plan.roles}
+        self.seats = [Seat(self.loaded) for _ in range(n_seats)]
+        self.logs = {role: new_log() for role in setup.plan.filtered_roles}  # of calls for all texts
+
+    def rounds(
+        self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]
+    ) -> Iterator[list[PlacedStep]]:
+        """Yield for each call of the target the steps that it gave the texts. is_stopped(place): True if nobody needs
+        more steps of this text."""
+
+        def new_steps(place: int, loaded: Loaded) -> Iterator[Step]:
+            models = new_models(self.setup, loaded)
+            for role, model in models.items():
+                if isinstance(model, Model) and not isinstance(loaded[role], CachedNetwork):
+                    model.log = self.logs[role]  # its calls are not made together
+            return new_loop(self.setup, models, name, inputs[place], N, rngs[place])
+
+        waiting = iter(range(len(inputs)))
+        try:
+            while self.take_seats(waiting, new_steps):
+                placed = [(seat, seat.placed) for seat in self.seats if seat.placed]
+                if not placed:
+                    self.call()
+                    continue
+                yield [step for _, step in placed]
+                for seat, step in placed:
+                    if is_stopped(step.place):
+                        seat.close()
+                    else:
+                        seat.resume()
+        finally:
+            for seat in self.seats:
+                seat.close()
+
+    def take_seats(self, waiting: Iterable[int], new_steps: Callable) -> bool:
+        """Let texts take the seats of those that have ended. Return False if there are no texts any more."""
+        free = [seat for seat in self.seats if seat.is_free]
+        for seat, place in zip(free, waiting, strict=False):
+            seat.start(place, new_steps)
+        return not all(seat.is_free for seat in self.seats)
+
+    def call(self) -> None:
+        """Of the networks that are waited for, call the innermost drafter's: the target waits until every text has its
+        drafts."""
+        networks = [*self.loaded.values()]
+        waiting = [(seat, seat.request) for seat in self.seats if seat.request]
+        network = max((request.network for _, request in waiting), key=networks.index)
+        asking = [(seat, request) for seat, request in waiting if request.network is network]
+        rows = [request.rows for _, request in asking]
+        began = time.perf_counter()
+        with LOCK:
+            results = network.forward.together(rows)
+        seconds = time.perf_counter() - began
+        role = [*self.loaded][networks.index(network)]
+        n_read = sum(len(of_text.tokens) for of_text in rows)
+        n_rows = sum(of_text.n_last for of_text in rows)
+        self.logs[role].append(Call(began, seconds, n_read, n_rows, n_texts=len(rows)))
+        for (seat, request), outputs in zip(asking, results, strict=True):
+            seat.resume(outputs._replace(waited=began - request.asked))

@@ -1,0 +1,232 @@
+"""Decoding, from top to bottom: a decode is one loop of sampling.py over loaded models, and the text of its steps.
+
+decode        a text: its models, its loop, its steps (of several texts together: batch.py)
+new_models    the loaded networks with temperature and filters
+new_loop      the loop of a decoder, over these models
+drafters_of   the drafters that the loop asks; first_drafter: K auto among them
+Text          from a Step of the loop to a TextStep
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from speculative.blog.encoder import Encoder, StreamDecoder
+from speculative.drafters import first_of
+from speculative.drafters.base import Context
+from speculative.drafters.staged import staged
+from speculative.engines.model import Model
+from speculative.engines.shared_cache import with_shared_caches
+from speculative.lookahead.auto import AutoDrafter
+from speculative.lookahead.learned import K_MAX, Learned
+from speculative.rules import TOKEN
+from speculative.run.explain import Observer
+from speculative.run.plan import Plan
+from speculative.run.steps import TextStep, origins_of
+from speculative.run.times import Times
+from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
+from speculative.trees import Tree, TreeAdapter, path_of
+
+DECODERS = ("autoregressive", "speculative")
+LONG_PROMPT = 40  # tokens: see after_prompt
+Ids = Sequence[int] | np.ndarray  # [n]
+Loaded = Mapping[str, Any]  # by role, a network, or an object that a drafter loads under its name
+
+
+@dataclass
+class Setup:
+    """What decodes: a plan over loaded models. What K auto learns here is kept for the next decode."""
+
+    plan: Plan
+    loaded: Loaded
+    encoder: Encoder
+    copies: Sequence[str] = ()  # the roles of the target's copies that share its cache
+    device: Any = None  # contract.DeviceLoops, if the engine has both loops on a device
+    new_model: Callable[..., Model] = Model  # of a network, its filters and its role
+    learned: dict[int, Learned] = field(default_factory=dict)  # of each level whose K is auto
+
+    def __post_init__(self) -> None:
+        for level, (K, specs) in enumerate(zip(self.plan.Ks, self.plan.levels, strict=True)):
+            if K == "auto":
+                self.learned[level] = Learned([spec.scale for spec in specs], is_alone=self.plan.batch == 1)
+
+
+def decode(
+    setup: Setup,
+    name: str,
+    inputs: Sequence[Ids],
+    N: int,
+    first_sample: int = 0,
+    observer: Observer | None = None,
+) -> Iterator[TextStep]:
+    """Yield the steps of a decoder with their text, one text after the other.
+
+    name: one of DECODERS. inputs: the tokens of each text's prompt. N: the tokens to generate. first_sample: the number
+    of the first text, which with the seed decides its random numbers; the others follow. observer: adds chances and
+    tests to the steps, if somebody reads them.
+    """
+    for number, x in enumerate(inputs):
+        rng = setup.plan.rng(first_sample + number)
+        text = Text(setup, number, observer)
+        models = new_models(setup, setup.loaded)
+        loop = new_loop(setup, models, name, x, N, text.watched(rng))
+        times = Times.of_models(models)
+        times.begin()
+        for step in loop:
+            times.end()
+            text_step = text.add(step)
+            times.write_to(text_step, text.is_stopped)
+            yield text_step
+            if text.is_stopped:
+                break
+            times.begin()
+        yield from text.rest()
+
+
+# ---- The loop and what it calls --------------------------------------------------------------------------------------
+
+
+def new_models(setup: Setup, loaded: Loaded) -> dict[str, Any]:
+    """Return the models of a decode by role: each network with its temperature and filters, as the blog's
+    create_model_fn makes them. An object that is not a model, such as heads, stays as it is."""
+    plan = setup.plan
+    if setup.copies or plan.tree:
+        loaded = with_shared_caches({role: loaded[role] for role in plan.roles}, setup.copies)
+    models: dict[str, Any] = {}
+    for role in plan.roles:
+        models[role] = loaded[role]
+        if role in plan.filtered_roles:
+            models[role] = setup.new_model(loaded[role], plan.filters(role), role)
+    return models
+
+
+def new_loop(
+    setup: Setup, models: dict[str, Any], name: str, x: Ids, N: int, rng: np.random.Generator
+) -> Iterator[Step]:
+    """Return the loop of a decoder over these models, for N tokens after x [n]."""
+    plan = setup.plan
+    target = models["target"]
+    if name == "autoregressive":
+        return autoregressive_sampling(x, target, N, rng)
+    context = new_context(setup, models, rng)
+    if plan.tree:  # a tree of drafts takes the place of a chain
+        draft_tree = first_of([spec.tree(context) for spec in plan.specs])
+        tree = TreeAdapter(draft_tree, target.score_tree, plan.tree)
+        return speculative_sampling(x, tree.draft, tree.target_model, N, len(plan.tree), rng, plan.rule.accept_tree)
+    draft = first_drafter(setup, 0, drafters_of(setup, context, 0), target)
+    if setup.copies and len(x) >= LONG_PROMPT:
+        draft = after_prompt(draft, len(x))
+    return speculative_sampling(x, draft, target, N, most_drafts(plan, 0), rng, plan.rule.accept)
+
+
+def new_context(setup: Setup, models: dict[str, Any], rng: np.random.Generator) -> Context:
+    """Return what the drafters of a decode are made from. rng: the decoder's generator."""
+    plan = setup.plan
+    return Context(setup.encoder.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
+
+
+def drafters_of(setup: Setup, context: Context, level: int) -> list[Callable]:
+    """Return draft(x, k) of each drafter of a level. Of int8/prompt_lookup+model, level 0 has the copy int8, for which
+    level 1 drafts: the look-ups, and the draft model where these have nothing."""
+    plan = setup.plan
+    specs = plan.levels[level]
+    if level == len(plan.levels) - 1:
+        return [spec.chain(context) for spec in specs]
+    [spec] = specs
+    model = context.models[spec.role]
+    inner = drafters_of(setup, context, level + 1)
+    new_inner = partial(first_drafter, setup, level + 1, inner, model)
+    rule = plan.rule if plan.rule.lossless else TOKEN  # its tokens have to follow the p that it gives
+    return [staged(spec.name, model, new_inner, most_drafts(plan, level + 1), context.rng, rule.accept)]
+
+
+def first_drafter(setup: Setup, level: int, drafters: Sequence[Callable], target: Any) -> Callable:
+    """Return the first of a level's drafters that proposes anything; if K is auto, while it pays. target: the model."""
+    learned = setup.learned.get(level)
+    return AutoDrafter(learned, drafters, target) if learned else first_of(drafters)
+
+
+def most_drafts(plan: Plan, level: int) -> int:
+    """Return the K of a level, or the most that K auto chooses."""
+    K = plan.Ks[level]
+    return K if isinstance(K, int) else K_MAX
+
+
+def after_prompt(drafter: Callable, n: int) -> Callable:
+    """Return a drafter that proposes nothing after a prompt of n tokens: the target reads it, and then the target's
+    copies, which share its cache, need not read it as well."""
+    return lambda x, k: drafter(x, k) if len(x) > n else NOTHING
+
+
+# ---- The text of its steps -------------------------------------------------------------------------------------------
+
+
+class Text:
+    """A text that is being decoded."""
+
+    def __init__(self, setup: Setup, number: int, observer: Observer | None):
+        """number: of the text among all."""
+        self.number = number
+        self.stream = StreamDecoder(setup.encoder, setup.plan.stop)
+        self.observer = observer
+        self.outer_levels = [specs[0].name for specs in setup.plan.levels[:-1]]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the text has met its stop text."""
+        return self.stream.stopped
+
+    def watched(self, rng: np.random.Generator) -> Any:
+        """Return the generator, which records its numbers if an observer explains the tests by them."""
+        self.rng = self.observer.watched(rng) if self.observer else rng
+        return self.rng
+
+    def add(self, step: Step, chances: Sequence[float] | None = None) -> TextStep:
+        """Push a step's tokens to the text, up to the one that completes the stop text -> the step with its text.
+        chances: of acceptance, if a loop on a device has computed them."""
+        pieces = []
+        for token in step.tokens:
+            pieces.append(self.stream.push([token]))
+            if self.is_stopped:
+                break
+        n = len(pieces)  # tokens that belong to the text
+        text_step = TextStep(
+            tokens=step.tokens[:n],
+            drafted=step.n_drafted,
+            accepted=min(step.n_accepted, n),
+            pieces=pieces,
+            origins=origins_of(step)[:n],
+            text_index=self.number,
+            source=[*step.proposal.source],
+        )
+        if isinstance(step.proposal, Tree):
+            tree = step.proposal
+            text_step.tree = {"tokens": tree.tokens, "parents": tree.parents, "path": path_of(step)[1:]}
+        elif self.outer_levels:
+            text_step.levels = levels_of(step, self.outer_levels)
+        if self.observer:
+            self.observer.add_to(text_step, step, self.rng, chances)
+        return text_step
+
+    def rest(self) -> Iterator[TextStep]:
+        """Yield an incomplete last character as one more step, which has no tokens."""
+        rest = self.stream.flush()
+        if rest:
+            yield TextStep([], pieces=[rest], text_index=self.number)
+
+
+def levels_of(step: Step, names: Sequence[str]) -> dict[str, list]:
+    """Return, by the name of each drafter for which another one drafts, from the outermost in: [tokens, drafted,
+    accepted] of the calls of its model in this step's proposal."""
+    levels = {}
+    proposals = [step.proposal]
+    for name in names:
+        steps: list[Step] = []
+        for proposal in proposals:
+            steps += proposal.inner
+        levels[name] = [[len(inner.tokens), inner.n_drafted, inner.n_accepted] for inner in steps]
+        proposals = [inner.proposal for inner in steps]
+    return levels
