@@ -21,6 +21,7 @@ from speculative.law.paths import distance, law_of
 from speculative.law.samplers.cases import generator_of, model_of
 from speculative.law.samplers.rows import coarse
 from speculative.lookahead import learned
+from speculative.run import decode
 from speculative.run.cost_timer import CostTimer
 from speculative.run.loaded_models import Models
 from speculative.run.model_spec import ModelSpec
@@ -146,7 +147,8 @@ class World:
         self.rng = np.random.default_rng(0)
         self.session = Session(o, networks)
         self.setup = self.session.setup
-        self.setup.copies = ()  # these networks have no keys and values to share
+        # These networks have no keys and values to share.
+        monkeypatch.setattr(decode, "with_shared_caches", lambda networks, copies: networks)
         self.setup.new_model = lambda network, filters, role: Model(network, distinct(filters), role)
         self.target = self.session.model("target")
         monkeypatch.setattr(CostTimer, "time_call", lambda self, *given: networks.time_call(*given))
