@@ -96,6 +96,8 @@ CUT = {"direction": "Right", "max_length": 12, "strategy": "LongestFirst", "stri
 FILLED = {"strategy": {"Fixed": 12}, "direction": "Right", "pad_to_multiple_of": None}
 FILLED |= {"pad_id": 2047, "pad_type_id": 0, "pad_token": END_OF_TEXT}
 MODEL = json.loads(make_tokenizer().to_str())["model"]
+OF_2020 = {name: value for name, value in MODEL.items() if name not in ("type", "byte_fallback", "ignore_merges")}
+OF_2020 |= {"merges": [" ".join(pair) for pair in MODEL["merges"]]}
 OWN = {"tokenizer_class": "PreTrainedTokenizerFast"}  # all of tokenizer.json counts
 MORE = [token("[PAD]"), token("<sep>", special=True, lstrip=True), token("<mask>", special=True, rstrip=True)]
 MORE += [token("was", single_word=True)]
@@ -121,6 +123,9 @@ TOKENIZERS = [
     ({}, {"config.json": {"model_type": "gpt2"} | OWN}, PLAIN),
     ({"model": MODEL | {"merges": [" ".join(pair) for pair in MODEL["merges"]]}}, {}, PLAIN),
     ({"model": MODEL | {"dropout": 1.0}}, {}, PLAIN),
+    ({"model": OF_2020}, {}, PLAIN),
+    ({"model": OF_2020}, {CONFIG: OWN}, PLAIN),
+    ({"model": OF_2020} | added(*MORE), {CONFIG: OWN}, ADDED_IDS),
     ({"truncation": CUT}, {CONFIG: OWN}, PLAIN),
     ({"padding": FILLED}, {}, PLAIN),
     (LOWER, {}, PLAIN),
@@ -197,6 +202,14 @@ def test_tokens_and_ids_of_which_the_other_has_none(tmp_path):
     small = read_encoder(tmp_path, 2049)  # a model that was not made larger for the second
     assert small.decode(small.encode(f"a{END_OF_TEXT}[PAD]")) == f"a{END_OF_TEXT}[PAD]"
     assert "the token 'too many', and the model only the ids below 2049" in refusal(small.encode, "a too many")
+
+
+def test_a_vocabulary_with_some_ids_more_than_the_model_has(tmp_path):
+    vocab, merges = MODEL["vocab"] | {"qj": 2048, "xq": 2049}, [*MODEL["merges"], ["q", "j"], ["x", "q"]]
+    write_tokenizer(tmp_path, {"model": MODEL | {"vocab": vocab, "merges": merges}}, {})
+    encoder = read_encoder(tmp_path, 2048)
+    assert encoder.decode(encoder.encode("It was x q")) == "It was x q"
+    assert refusal(encoder.encode, "a xq") == "the text has the token 'xq', and the model only the ids below 2048"
 
 
 LETTERS = {char: i for i, char in enumerate(BYTE_TO_CHAR.values(), 2)}
@@ -292,6 +305,7 @@ REFUSED = [
     ({"model": MODEL | {"vocab": {"a": 0.0}}}, {}, ""),
     ({"model": MODEL | {"vocab": []}}, {}, "it lacks a part, or a part is not what it should be"),
     ({"model": MODEL | {"vocab": {}}}, {}, "it has no tokens"),
+    ({"model": {"vocab": {"a": 0}, "unk_token": "?"}}, {}, "it has no merges"),  # words, by their library of 2020
     ({"model": []}, {}, "it lacks a part, or a part is not what it should be"),
     ({"added_tokens": [1]}, {}, "it lacks a part, or a part is not what it should be"),
     ({"model": MODEL | {"vocab": {"a": 2048}}}, {}, "it has ids up to 2048, and the model has 2048 ids"),

@@ -97,7 +97,7 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     try:
         with without_panic():
             about = files.whole or from_vocab_and_merges(folder)
-            model = about["model"] | {"dropout": None}
+            model = {"type": "BPE"} | about["model"] | {"dropout": None}  # tokenizers before 0.9 wrote no type
             check_model(model, n_vocab)
             tokens = tokens_to_add(files, about["added_tokens"])
             tokenizer = make_tokenizer(files, about, model, tokens)

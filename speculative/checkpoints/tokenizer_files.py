@@ -52,12 +52,15 @@ def from_vocab_and_merges(folder: str) -> dict:
 
 
 def check_model(model: dict, n_vocab: int) -> None:
-    """Raise ValueError if the vocabulary is not a byte-level BPE's, or has ids that the model lacks."""
+    """Raise ValueError if the vocabulary is not a byte-level BPE's, or another model's: it may have some ids that the
+    model lacks, which only a text with such a token finds out."""
     for name, usual in USUAL.items():
         if (model.get(name) or usual) != usual:
             raise ValueError(f"its {name} is {model[name]!r}")
-    last = max(model["vocab"].values(), default=-1)
-    if last < 0:
+    ids = model["vocab"].values()
+    if not ids:
         raise ValueError("it has no tokens")
-    if last >= n_vocab:
-        raise ValueError(f"it has ids up to {last}, and the model has {n_vocab} ids")
+    if "merges" not in model:
+        raise ValueError("it has no merges")
+    if sum(i < n_vocab for i in ids) <= len(ids) / 2:
+        raise ValueError(f"it has ids up to {max(ids)}, and the model has {n_vocab} ids")
