@@ -281,3 +281,18 @@ def test_damaged_weights_end_a_run_in_one_line(role, words, command, tiny_pair, 
     status, _, err = command(*pair, "--prompt=the thing", "--n_tokens_to_generate=8", *words.split())
     assert status == 2
     assert f"error: the {role} {role} gives logits that are not finite, at position " in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("words", ["--dtype=float16", "--draft_dtype=float16 --engine=numpy", "--drafter=float16"])
+def test_weights_beyond_float16_are_one_line_that_names_bfloat16(words, command, tiny_pair, tmp_path):
+    models = shutil.copytree(tiny_pair, tmp_path / "models")
+    role = "draft" if "draft_dtype" in words else "target"
+    path = models / role / "model.safetensors"
+    arrays = load_file(path)
+    arrays["h.0.mlp.c_fc.weight"][:, 0] = 65520
+    save_file(arrays, path)
+    pair = [f"--models_dir={models}", "--target_model_size=target", "--draft_model_size=draft"]
+    status, _, err = command(*pair, "--prompt=the thing", *words.split())
+    line = "error: tensor h0/mlp/c_fc/w has numbers beyond 65,504, the last of float16: --dtype bfloat16 holds them"
+    assert (status, err.splitlines()[-1]) == (2, line)
+    assert command(*pair, "--prompt=the", "-n", "2", *words.replace("float16", "bfloat16").split())[0] == 0

@@ -15,6 +15,7 @@ import numpy as np
 from speculative.checkpoints.shapes import Shape, Shapes
 from speculative.support.errors import UserError
 
+INFINITE_IN_FLOAT16 = 65520  # the least number that rounds to infinity
 BLOCK = 32  # inputs that share a scale in int4, and in rows that are rounded to 8 bits
 
 
@@ -137,13 +138,23 @@ def matrix_of(name: str, shape: Shape, dtype: str) -> tuple[Shape, Format] | Non
     return (shape, format) if name.endswith("/w") else None
 
 
+def check_range(name: str, array: np.ndarray, dtype: str) -> None:
+    """Raise UserError if a number of this tensor would become infinite in float16."""
+    if dtype == "float16" and max(array.max(), -array.min()) >= INFINITE_IN_FLOAT16:
+        raise UserError(f"tensor {name} has numbers beyond 65,504, the last of float16: --dtype bfloat16 holds them")
+
+
 def converter(dtype: str, convert_matrix: Callable) -> Callable:
     """Return convert(name, array) for the loader: convert_matrix(name, array, format) of matrices that rows are
     multiplied by, and all else as a copy, which no longer depends on the file."""
 
     def convert(name, array):
         matrix = matrix_of(name, array.shape, dtype)
-        return convert_matrix(name, array, matrix[1]) if matrix else np.array(array)
+        if matrix is None:
+            return np.array(array)
+        format = matrix[1]
+        check_range(name, array, format.name)
+        return convert_matrix(name, array, format)
 
     return convert
 

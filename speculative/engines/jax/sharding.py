@@ -99,6 +99,7 @@ def placed(network: DeviceNetwork, needs: formats.OnJax, name: str, a: np.ndarra
         a = pad_heads(name, a, network.hparams["n_head"], network.n_head)
     if name != "wte" and not name.endswith("/w"):
         return put(network, a, axis)
+    formats.check_range(name, a, needs.stored)
     scale = None
     if needs.quantise:
         axis_in = 1 if name == "wte" else 0  # as x is multiplied by wte.T
