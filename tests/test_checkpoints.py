@@ -22,7 +22,7 @@ import gpt2
 from encoder import END_OF_TEXT
 from speculative.checkpoints import disk, hugging_face
 from speculative.checkpoints.advice import first_row, rows
-from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.config import load_hparams, say_what_is_not_applied
 from speculative.checkpoints.hugging_face import openai_name
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
@@ -130,6 +130,9 @@ NOT_HONOURED = {
     "scale_attn_weights": ["yes", 1],
     "num_attention_heads": [4],
     "quantization_config": [{"quant_method": "bitsandbytes"}],
+    "attention_head_type": ["multiquery"],
+    "multi_query": [True],
+    "auto_map": [{"AutoModelForCausalLM": "modeling_gpt2_mq.GPT2LMHeadCustomModel"}],
 }
 
 
@@ -141,6 +144,27 @@ def test_a_setting_that_is_not_honoured_is_named(name, tmp_path):
         line = refusal(load_hparams, path)
         assert line.startswith(f"{path}: ")
         assert f" {name.replace('vocab_size', 'n_vocab')} " in line
+
+
+PENALTIES = [  # generation_config.json, the same in config.json, and those that are named
+    ({"repetition_penalty": 1.3, "no_repeat_ngram_size": 3}, {}, "repetition_penalty, no_repeat_ngram_size"),
+    ({"bad_words_ids": [[5]], "repetition_penalty": 1.0, "min_length": 0}, {}, "bad_words_ids"),
+    ({}, {"suppress_tokens": [1], "num_beams": 4}, ""),
+    (None, {"suppress_tokens": [1], "num_beams": 4}, "num_beams, suppress_tokens"),
+    ({"do_sample": True, "temperature": 0.7, "eos_token_id": 0, "num_beams": 1, "bad_words_ids": None}, {}, ""),
+]
+
+
+@pytest.mark.parametrize(("generation", "settings", "named"), PENALTIES)
+def test_penalties_and_bans_that_are_not_applied_are_named(generation, settings, named, tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG | settings))
+    if generation is not None:
+        path = tmp_path / "generation_config.json"
+        path.write_text(json.dumps(generation))
+    say_what_is_not_applied(str(tmp_path))
+    line = f"{path}: its penalties and bans are not applied: {named}\n"
+    assert capsys.readouterr().err == (line if named else "")
 
 
 OTHER_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
@@ -191,6 +215,7 @@ def holding(value):
         ("h0/crossattention/c_attn/w", np.ones((12, 24)), "has tensor 'h0/crossattention/c_attn/w'"),
         ("h1/mlp/c_fc/w", np.ones((12, 44)), "tensor h1/mlp/c_fc/w is (12, 44), and (12, 48) by"),  # pruned
         ("h0/attn/c_attn/w", np.ones((36, 12)), "is (36, 12) (transposed, as in nanoGPT's checkpoints), and"),
+        ("h0/attn/c_attn/w", np.ones((12, 20)), "is (12, 20) (its heads share keys and values: multi-query"),
         ("lm_head", np.ones((70, 12)), "lm_head.weight is not wte.weight"),
         ("lm_head", np.ones((64, 12)), "lm_head.weight is not wte.weight"),
         ("lm_head/b", np.ones(70), "has tensor 'lm_head/b'"),
@@ -207,6 +232,7 @@ def test_tensors_that_are_not_a_gpt2s_are_one_line(name, array, said, tmp_path):
 
 
 TENSORS = [
+    ("transformer.h.0.attn.kv_attn.weight", "its heads share keys and values"),
     ("model.wte.weight", "mlx-lm's, whose matrices are transposed"),
     ("model.h.0.attn.c_attn.scales", "quantized by mlx-lm"),
     ("transformer.h.0.attn.c_attn.qweight", "quantized by GPTQ or AWQ"),

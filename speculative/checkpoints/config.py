@@ -8,6 +8,8 @@ them, and neither does any faster way to compute it.
 
 import json
 import math
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +40,24 @@ HONOURED = {
     "activation_function": [*ACTIVATIONS],
     "scale_attn_weights": [True, False],
     "scale_attn_by_inverse_layer_idx": [True, False],
+    "attention_head_type": ["multihead"],
+}
+# What tells that the weights cannot be read as GPT-2's.
+QUANTIZED = "the weights are quantized: use the model that was quantized; --dtype int8 rounds it"
+OTHER_KINDS = {
+    "quantization_config": QUANTIZED,
+    "quantization": QUANTIZED,
+    "multi_query": "its heads share keys and values (multi-query attention), which GPT-2's do not",
+    "auto_map": "the model has code of its own, which is not run: if it computes as GPT-2 does, delete auto_map there",
+}
+OTHER_VALUES = {"attention_head_type": "; multi-query attention is not GPT-2's"}
+# What transformers changes a text by at every temperature, with the values that change nothing.
+PENALTIES = {
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beams"), 1),
+    **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens", "diversity_penalty"), 0),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"), None),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "force_words_ids", "constraints"), None),
+    **dict.fromkeys(("exponential_decay_length_penalty", "penalty_alpha", "guidance_scale"), None),
 }
 
 
@@ -70,15 +90,16 @@ def read_config(path: str) -> dict:
 
 def check(config: dict, path: str) -> None:
     """Raise UserError for a setting that is not honoured."""
-    for name in ("quantization_config", "quantization"):
-        if config.get(name):
-            instead = "use the model that was quantized; --dtype int8 rounds it"
-            raise UserError(f"{path}: its {name} says that the weights are quantized: {instead}")
     for name, honoured in HONOURED.items():
         value = config.get(name, honoured[0])
         if type(value) is not type(honoured[0]) or value not in honoured:
             supported = f"from 1 to {honoured[-1]}" if isinstance(honoured, range) else f"in {honoured}"
+            supported += OTHER_VALUES.get(name, "")
             raise UserError(f"{path}: {name} is {json.dumps(value):.50}, and is supported only {supported}")
+    for name, meaning in OTHER_KINDS.items():
+        value = config.get(name)
+        if value and not (name == "auto_map" and "AutoModel" not in str(value)):  # that of a tokenizer, for example
+            raise UserError(f"{path}: its {name} says that {meaning}")
     epsilon = config.get("layer_norm_epsilon", EPSILON)
     if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:
         raise UserError(f"{path}: layer_norm_epsilon is {epsilon!s:.50}, and is supported only from 1e-12 to 1.0")
@@ -86,6 +107,18 @@ def check(config: dict, path: str) -> None:
     n_head = config["n_head"]
     if n_embd % n_head:
         raise UserError(f"{path}: n_embd {n_embd} does not divide into n_head {n_head} heads")
+
+
+def say_what_is_not_applied(folder: str) -> None:
+    """Print the penalties and bans by which transformers would change a text of this model: in
+    generation_config.json, or in config.json if that is not there."""
+    names = ("generation_config.json", "config.json")
+    path = next(filter(os.path.isfile, (os.path.join(folder, name) for name in names)), None)
+    settings = read_object(path) if path else {}
+    asked = [name for name, usual in PENALTIES.items() if settings.get(name) and settings[name] != usual]
+    if asked:
+        line = f"{path}: its penalties and bans are not applied: {', '.join(asked)}"
+        print(one_line(line), file=sys.stderr)
 
 
 def load_hparams(path: str) -> dict:

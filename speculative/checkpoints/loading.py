@@ -7,7 +7,7 @@ import filecmp
 from collections.abc import Callable
 
 from speculative.blog.encoder import Encoder, get_encoder
-from speculative.checkpoints.config import absorb, load_hparams, read_config
+from speculative.checkpoints.config import absorb, load_hparams, read_config, say_what_is_not_applied
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.folder import look
 from speculative.checkpoints.forms import OPENAI_VOCABULARY
@@ -24,6 +24,7 @@ def load_encoder_and_hparams(folder: str, other: tuple[str, Encoder] | None = No
     files = look(folder)
     settings = files.path(files.settings)
     hparams = load_hparams(settings)
+    say_what_is_not_applied(folder)
     if files.vocabulary != OPENAI_VOCABULARY:
         return read_encoder(folder, hparams["n_vocab"]), hparams
     encoder = other[1] if other and has_equal_vocabulary(folder, other[0]) else read_openai_encoder(folder)

@@ -165,4 +165,6 @@ def check_shapes(index: Index, shapes: Shapes) -> None:
         if tensor.shape in (shape, (1, *shape)):
             continue
         hint = " (transposed, as in nanoGPT's checkpoints)" if tensor.shape == shape[::-1] else ""
+        if "c_attn" in name and shape[0] < tensor.shape[-1] < shape[-1]:
+            hint = " (its heads share keys and values: multi-query attention, which GPT-2 has not)"
         raise bad_file(tensor.path, f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings")
