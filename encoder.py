@@ -198,12 +198,19 @@ def read_vocab(path):
 
 def read_pairs(path, vocab):
     """[(left token, right token)] of a vocab.bpe, which makes the tokens of vocab from the bytes."""
-    text = path.read_text(encoding="utf-8").rstrip("\n")
-    version, *lines = text.split("\n")
+    version, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    if not version.startswith("#version"):
+        raise ValueError("its first line should begin with #version, before the merges")
     pairs = [tuple(line.split(" ")) for line in lines]
     made = {*BYTE_TO_CHAR.values(), *map("".join, pairs), END_OF_TEXT}
-    merged = {token for pair in pairs for token in pair}
-    are_pairs = all(len(pair) == 2 for pair in pairs) and merged <= made
-    if not version.startswith("#version") or not are_pairs or vocab.keys() != made:
-        raise ValueError(f"its {len(pairs)} lines should each merge two tokens, to those of encoder.json")
+    for line, pair in zip(lines, pairs, strict=True):
+        if len(pair) != 2 or not made.issuperset(pair):
+            raise ValueError(f"its line {line[:60]!r} should merge two tokens, each a byte or made by another line")
+    unlike = made ^ vocab.keys()
+    if unlike:
+        token = END_OF_TEXT if END_OF_TEXT in unlike else min(unlike)
+        verb = "lacks" if token in made else "also has"
+        more = f" ({len(unlike)} tokens differ)" if len(unlike) > 1 else ""
+        both = "if both are right, call them vocab.json and merges.txt"  # for which none of this is needed
+        raise ValueError(f"its tokens should be those of encoder.json, which {verb} {token[:40]!r}{more}; {both}")
     return pairs

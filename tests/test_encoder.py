@@ -14,6 +14,7 @@ from tiny import vocabulary as small_vocabulary
 
 from encoder import END_OF_TEXT, Encoder, StreamDecoder, bpe, get_encoder
 from speculative.checkpoints.official import MODEL_SIZES
+from speculative.checkpoints.tokenizer import read_encoder
 
 many = settings(deadline=None, derandomize=True)
 
@@ -156,3 +157,32 @@ def test_files_that_do_not_fit_are_refused_in_one_line(tmp_path, vocab, lines, n
     (tmp_path / named).unlink()
     with pytest.raises(ValueError, match=rf"{named}: No such file"):
         get_encoder(tmp_path.name, tmp_path.parent)
+
+
+def without(*tokens):
+    """The small vocabulary without these, its ids from 0 on."""
+    return {token: i for i, token in enumerate(token for token in VOCAB if token not in tokens)}
+
+
+OWN_TRAINING = [  # the vocabulary, the lines of the merges, and what is said of them
+    (VOCAB, MERGES, "its first line should begin with #version"),
+    (without(END_OF_TEXT), [HEADER, *MERGES], "encoder.json, which lacks '<|endoftext|>'; if both"),
+    (VOCAB | {"<pad>": len(VOCAB)}, [HEADER, *MERGES], "encoder.json, which also has '<pad>'; if both"),
+    (without("Ā", "ā"), [HEADER, *MERGES], "encoder.json, which lacks 'Ā' (2 tokens differ); if both"),
+    (VOCAB, [HEADER, *MERGES[:-1]], "encoder.json, which also has 'issi'; if both"),
+    (VOCAB, [HEADER, *MERGES, "m is k"], "its line 'm is k' should merge two tokens"),
+]
+
+
+@pytest.mark.parametrize(("vocab", "lines", "said"), OWN_TRAINING)
+def test_the_line_says_why_a_vocabulary_of_somebodys_own_does_not_fit(vocab, lines, said, tmp_path):
+    (tmp_path / "encoder.json").write_text(json.dumps(vocab), encoding="utf-8")
+    (tmp_path / "vocab.bpe").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    with pytest.raises(ValueError) as refused:
+        get_encoder(tmp_path.name, tmp_path.parent)
+    assert said in str(refused.value)
+    if "if both" in said:  # and then they can be read
+        (tmp_path / "encoder.json").rename(tmp_path / "vocab.json")
+        (tmp_path / "vocab.bpe").rename(tmp_path / "merges.txt")
+        encoder = read_encoder(str(tmp_path), len(vocab))
+        assert encoder.decode(encoder.encode("mississippi")) == "mississippi"
