@@ -78,5 +78,5 @@ def test_what_is_said_helps_and_nothing_is_downloaded(
 
 def test_every_advice_is_among_them():
     said = FILE.read_text()
-    for _, how in rows("tokens") + rows("weights"):
+    for _, how in rows("settings") + rows("tokens") + rows("weights"):
         assert how.format("FOLDER", "FOLDER") in said

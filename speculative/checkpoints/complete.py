@@ -6,7 +6,8 @@ from pathlib import Path
 from textwrap import shorten
 
 from speculative.checkpoints import hub
-from speculative.checkpoints.advice import advice, broken_link, has_own_weights
+from speculative.checkpoints.advice import advice, broken_link, first_row, has_own_weights
+from speculative.checkpoints.disk import other_file
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.folder import Checkpoint, look
 from speculative.checkpoints.forms import USUAL_WEIGHTS
@@ -67,9 +68,22 @@ def folder_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> s
 def check_path(name: str, local: str) -> None:
     """Raise UserError for a path that is not a folder."""
     if os.path.isfile(local):
-        raise UserError(f"{local} is a file: give the folder that holds it, with the settings and tokens beside it")
+        raise UserError(f"{local} is a file: {instead_of_file(local)}")
     if is_path(name) and not os.path.isdir(local):
         raise UserError(f"{local} does not exist: give the folder of a model{broken_link(local)}")
+
+
+def instead_of_file(path: str) -> str:
+    """Return what to give in the place of a model's file: its folder, if that file is read there, or what makes one."""
+    folder, name = os.path.split(path)
+    if name in look(folder).weights:
+        return "give the folder that holds it, with the settings and tokens beside it"
+    row = first_row("weights", [name])
+    if row is None:
+        return other_file(path) or "give the folder of a model"
+    how = row[1].format(folder, folder)
+    needs_settings = how != row[1] and not os.path.isfile(os.path.join(folder, "config.json"))
+    return f"{how}; it needs config.json and the tokens beside it" if needs_settings else how
 
 
 def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> UserError:

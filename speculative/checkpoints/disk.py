@@ -12,7 +12,18 @@ from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
 from speculative.support.files import AnyPath, cache_home, naming, size_of
 
-POINTER = b"version https://git-lfs"  # how the pointer that git-lfs puts in a file's place begins
+SAVE = "save the model as transformers does, as model.safetensors"
+# How files begin that are in the place of one that can be read, in lower case.
+OTHER_FILES = {
+    b"version https://git-lfs": "a pointer of git-lfs: git lfs pull gets the file",
+    b"<!doctype": "a web page in the file's place: download the file itself",
+    b"<html": "a web page in the file's place: download the file itself",
+    b"gguf": f"a file of llama.cpp under another name: {SAVE}",
+    b"pk\x03\x04": f"an archive or a file of torch.save under another name: unpack it, or {SAVE}",
+    b"\x80\x02": f"a file of torch.save under another name: {SAVE}",
+    b"\x89hdf": f"a file of Keras or TensorFlow under another name: {SAVE}",
+    b"\x1f\x8b": "compressed by gzip: unpack it",
+}
 
 
 class FileState(NamedTuple):
@@ -72,9 +83,16 @@ class FilesInUse:
 
 def bad_file(path: AnyPath, fault: str) -> UserError:
     """Return the UserError for a file that is not what it should be, but can be read."""
-    if 0 < size_of(path) < 1024 and Path(path).read_bytes().startswith(POINTER):
-        fault = "a pointer of git-lfs: git lfs pull gets the file"
-    return UserError(f"{path}: {fault}{how_it_comes_back(Path(path))}")
+    return UserError(f"{path}: {other_file(path) or fault}{how_it_comes_back(Path(path))}")
+
+
+def other_file(path: AnyPath) -> str:
+    """Return the kind of a file that is in another one's place, by its first bytes, and what to do; "" if unknown."""
+    if size_of(path) == 0:
+        return ""
+    with open(path, "rb") as f:
+        begin = f.read(100).lstrip().lower()
+    return next((kind for first, kind in OTHER_FILES.items() if begin.startswith(first)), "")
 
 
 def how_it_comes_back(path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from speculative.blog.encoder import CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
 from speculative.checkpoints.added_tokens import AddedTokens, added_tokens, end_tokens, text_of, tokens_to_add
-from speculative.checkpoints.disk import bad_file
+from speculative.checkpoints.disk import bad_file, other_file
 from speculative.checkpoints.tokenizer_files import TokenizerFiles, check_model, from_vocab_and_merges, read_files
 from speculative.support.errors import UserError, first_line
 from speculative.support.panics import without_panic
@@ -108,6 +108,9 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
     except (LookupError, TypeError, AttributeError):
         raise bad_file(path, f"{UNUSABLE} (it lacks a part, or a part is not what it should be)") from None
     except Exception as error:  # the library raises plain ones
+        merges = os.path.join(folder, "merges.txt")
+        if not files.whole and other_file(merges):
+            path = merges
         raise bad_file(path, f"{UNUSABLE} ({first_line(error)})") from None
 
 
