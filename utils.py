@@ -2,15 +2,14 @@
 
 python utils.py download 124M [--models_dir models] [--source openai|huggingface|URL] [--refresh]
 
-The code that reads the files is in speculative/checkpoints. main.py calls it through speculative/run/loaded_models.py.
+The code that reads the files is in speculative/checkpoints. main.py calls it through speculative/run/load.py.
 """
 
 from argparse import ArgumentParser
 
 from speculative.checkpoints.complete import complete_folder
 from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
-from speculative.checkpoints.openai import load_gpt2_params_from_tf_ckpt
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_gpt2_params_from_tf_ckpt, load_params
 from speculative.support.errors import guarded
 
 __all__ = ["download_gpt2_files", "load_encoder_hparams_and_params", "load_gpt2_params_from_tf_ckpt"]

@@ -29,7 +29,7 @@ from speculative.engines.formats import FORMATS
 
 ROOT = Path(__file__).parents[1]
 PARTS = {  # functions of which the calls are timed
-    "tokens": ("speculative.run.loaded_models", "load_encoder_and_hparams"),
+    "tokens": ("speculative.run.load", "read_encoder_and_hparams"),
     "read": ("speculative.checkpoints.tensors", "array_of"),
     "pack": ("speculative.engines.c.packing", "pack_matrix"),
     "passes": ("speculative.engines.c.engine", "CEngine.network"),

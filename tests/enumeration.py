@@ -23,10 +23,9 @@ from speculative.law.samplers.rows import coarse
 from speculative.lookahead import learned
 from speculative.run import decode
 from speculative.run.cost_timer import CostTimer
-from speculative.run.loaded_models import Models
-from speculative.run.model_spec import ModelSpec
+from speculative.run.load import Models, ModelSpec, new_models_of
 from speculative.run.options import ModelOptions, make_options
-from speculative.run.session import Session, models_of
+from speculative.run.session import Session
 from speculative.sampling import autoregressive_sampling
 
 
@@ -57,6 +56,7 @@ class Clock:
 
 
 N_EMBD = 3
+FILES = SimpleNamespace(folder="", missing=dict, padded_from=None)  # of models that have none
 SECONDS = {"target": 1.0, "draft": 0.1}  # for a row; of a copy 0.3
 
 
@@ -100,7 +100,7 @@ class Networks(Models):
     """The models of a session: a random network for each role, and the parts that drafters load."""
 
     def __init__(self, o, n_vocab, seed):
-        vars(self).update(vars(models_of(o, quiet=True)))
+        vars(self).update(vars(new_models_of(o, quiet=True)))
         self.n_vocab = n_vocab
         self.seed = seed
         self.clock = Clock()
@@ -115,7 +115,7 @@ class Networks(Models):
         encoder = SimpleNamespace(
             n_vocab=self.n_vocab, id_to_bytes={0: b"a"}, encode=lambda text, **_: [0, 1, 2 % self.n_vocab, 0, 1, 1]
         )
-        return ModelSpec(role, role, role, "float32", encoder, RandomNetwork(0, self.n_vocab).hparams)
+        return ModelSpec(role, role, FILES, "float32", encoder, RandomNetwork(0, self.n_vocab).hparams)
 
     def check(self, networks, n_cached=None):
         pass

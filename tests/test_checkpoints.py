@@ -6,7 +6,6 @@ import math
 import mmap
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -23,13 +22,14 @@ from encoder import END_OF_TEXT
 from speculative.checkpoints import disk, hugging_face
 from speculative.checkpoints.advice import first_row, rows
 from speculative.checkpoints.config import load_hparams, say_what_is_not_applied
+from speculative.checkpoints.folder import look
 from speculative.checkpoints.hugging_face import openai_name
-from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.checkpoints.loading import load_encoder_and_hparams, load_params, read_encoder_and_hparams
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from speculative.checkpoints.shapes import checkpoint_shapes, nested
-from speculative.checkpoints.tensors import build_params
+from speculative.checkpoints.weights import StoredWeights, open_weights, read_all
 from speculative.engines.choice import make_engine
-from speculative.run.model_spec import ModelSpec
+from speculative.run.load import ModelSpec
 
 TINY = ROOT / "models" / "tiny-target"
 CONFIG = {"model_type": "gpt2", "vocab_size": 70, "n_positions": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
@@ -110,10 +110,11 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     name = ("config.json", "hparams.json")[number % 2]
     (folder / "config.json").rename(folder / name)
     hparams = load_hparams(folder / name)
-    read = partial(load_params, str(folder), hparams)
+    weights = open_weights(look(str(folder)), hparams)
     if engine == "jax":
         pytest.importorskip("jax")
-    [network] = make_engine(engine).load(read, [ModelSpec("target", "model", "", "float32", None, hparams)])
+    maker = make_engine(engine).maker(ModelSpec("target", "model", None, "float32", None, hparams), in_place=False)
+    network = maker.network(read_all(weights, maker.pack))
     expected = plain_logits(config, tensors, IDS)
     np.testing.assert_allclose(network.logits(IDS, len(IDS)), expected, rtol=1e-4, atol=1e-4)
 
@@ -200,9 +201,10 @@ def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):
     target = str(tiny_pair / "target")
     encoder, _ = load_encoder_and_hparams(target)
     draft = shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
-    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is encoder
+    known = look(target), encoder
+    assert read_encoder_and_hparams(look(str(draft)), known)[0] is encoder
     (draft / "vocab.bpe").write_text((draft / "vocab.bpe").read_text().rstrip())
-    assert load_encoder_and_hparams(str(draft), (target, encoder))[0] is not encoder
+    assert read_encoder_and_hparams(look(str(draft)), known)[0] is not encoder
 
 
 def holding(value):
@@ -249,7 +251,7 @@ TENSORS = [
 @pytest.mark.parametrize(("name", "said"), TENSORS)
 def test_names_of_tensors_tell_what_a_file_is(name, said):
     index = {openai_name(name): Mock(path="model.safetensors", shape=(1,))}
-    line = refusal(build_params, index, sizes(CONFIG))
+    line = refusal(StoredWeights, index, sizes(CONFIG))
     assert said in line.partition(", contrary to its settings; ")[2]
 
 

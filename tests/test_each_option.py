@@ -8,7 +8,7 @@ import pytest
 import main
 from speculative.checkpoints import complete
 from speculative.cli import outcome
-from speculative.run import loaded_models
+from speculative.run import load
 from speculative.run.options import FIELDS
 
 
@@ -88,7 +88,7 @@ def output(command, pair_words, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "10000")
     for name in ("verify", "interact", "write_packed"):
         monkeypatch.setattr(main, name, lambda *given, name=name: print("calls", name))
-    monkeypatch.setattr(loaded_models, "complete_folder", complete_folder)
+    monkeypatch.setattr(load, "complete", complete_model)
 
     def output(words):
         given = {word.partition("=")[0] for word in words}
@@ -101,11 +101,11 @@ def output(command, pair_words, monkeypatch, tmp_path):
     return output
 
 
-def complete_folder(size, *given, refresh=False, **how):
+def complete_model(size, *given, refresh=False, **how):
     """The same, which prints whether a newer model is asked for. of_hub/draft is the draft."""
     if refresh:
         print("refreshed")
-    return complete.complete_folder(size.removeprefix("of_hub/"), *given, **how)
+    return complete.complete(size.removeprefix("of_hub/"), *given, **how)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)

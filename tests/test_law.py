@@ -31,7 +31,7 @@ from speculative.law.samplers.sampler import Sampler
 from speculative.law.samplers.texts import law_of_texts, stand_ins_in
 from speculative.law.samplers.verdicts import case_to_show
 from speculative.rules import RULES, parse_rule
-from speculative.run import fast
+from speculative.run import load
 from speculative.support.errors import UserError
 
 COMPOUND = ["prompt_lookup+model", "prompt_lookup+ngram", "model/ngram", "int8/model", "model/prompt_lookup+ngram"]
@@ -104,7 +104,7 @@ def test_the_output_is_the_targets(world, options):
 @pytest.mark.parametrize("copy_pays", [False, True])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
 def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, copy_pays):
-    monkeypatch.setattr(fast, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
+    monkeypatch.setattr(load, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
     monkeypatch.setattr(CEngine, "copy_is_quick", lambda engine, N: copy_pays)
     made = world(fast=True, **options)
     assert made.session.options.drafter == "int8/" * copy_pays + "prompt_lookup+model"

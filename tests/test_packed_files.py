@@ -11,8 +11,10 @@ import pytest
 from tiny import flatten, python, refusal
 
 from speculative.checkpoints.config import load_hparams
+from speculative.checkpoints.folder import look
 from speculative.checkpoints.loading import load_params
 from speculative.checkpoints.shapes import checkpoint_shapes
+from speculative.checkpoints.weights import open_weights
 from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.engine import CEngine
@@ -20,7 +22,7 @@ from speculative.engines.c.library import library
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
 from speculative.report import ending, observe
-from speculative.run import fast
+from speculative.run import load
 
 pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
 
@@ -34,8 +36,9 @@ def saved(models, dtype="float32"):
     """-> the path of a new pack of the target, and its hparams."""
     folder = str(models / "target")
     hparams = load_hparams(f"{folder}/hparams.json")
-    path = pack_files.path_of(folder, str(models), dtype)
-    pack_files.save(path, folder, hparams, dtype)
+    files = look(folder)
+    path = pack_files.path_of(files, str(models), dtype)
+    pack_files.save(path, open_weights(files, hparams), hparams, dtype)
     return Path(path), hparams
 
 
@@ -61,7 +64,7 @@ def test_what_is_mapped_is_what_packing_gives(models, dtype):
 
 def test_the_name_changes_with_all_that_a_pack_depends_on(models):
     def name(dtype="float32"):
-        return pack_files.path_of(str(models / "target"), str(models), dtype)
+        return pack_files.path_of(look(str(models / "target")), str(models), dtype)
 
     names = [name(), name("int8")]
     weights = models / "target" / "model.safetensors"
@@ -78,7 +81,7 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
 def test_pack_then_run_then_run_without(models, command, monkeypatch):
     monkeypatch.setattr(observe, "PACK_SECONDS", 0)
     monkeypatch.setattr(ending, "disturbance", lambda times: None)  # a busy machine says nothing of packs
-    monkeypatch.setattr(fast, "LARGE_BYTES", 0)
+    monkeypatch.setattr(load, "LARGE_BYTES", 0)
     monkeypatch.setattr(CEngine, "copy_is_quick", lambda engine, N: True)  # so --fast makes a copy: three packs
     words = f"--models_dir={models} --target_model_size=target --draft_model_size=draft --threads=1 --fast"
 
@@ -138,7 +141,7 @@ def test_an_interrupted_pack_leaves_nothing(models, monkeypatch):
     def interrupted(*how):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pack_files, "load_params", interrupted)
+    monkeypatch.setattr(pack_files, "read_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         saved(models)
     assert os.listdir(models / "packed") == []

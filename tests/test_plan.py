@@ -12,7 +12,7 @@ from tiny import refusal
 from speculative.drafters.user import Functions
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import Filters
-from speculative.run import fast, plan
+from speculative.run import load, plan
 from speculative.run.options import FIELDS, ModelOptions, make_options
 from speculative.run.plan import Plan
 
@@ -107,9 +107,9 @@ def test_every_option_of_a_decode_has_such_a_row():
 
 def test_fast_is_spelled_out(monkeypatch):
     cold, warm = (make_options(ModelOptions, {"fast": "True", "temperature": t}) for t in ("0", "1"))
-    monkeypatch.setattr(fast, "copy_pays", lambda models, N: True)
-    assert [fast.spelled_out(o, None).accept for o in (cold, warm)] == ["token", "block"]
-    made = plan.make_plan(fast.spelled_out(warm, None), NumpyEngine())
+    monkeypatch.setattr(load, "copy_pays", lambda models, N: True)
+    assert [load.spelled_out(o, None).accept for o in (cold, warm)] == ["token", "block"]
+    made = plan.make_plan(load.spelled_out(warm, None), NumpyEngine())
     assert (names_of(made), made.Ks) == ([["int8"], ["prompt_lookup", "model"]], ["auto", "auto"])
 
 

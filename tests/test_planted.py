@@ -13,7 +13,7 @@ from speculative import load_pair
 from speculative.engines import memory
 from speculative.engines.c.engine import CEngine
 from speculative.run import options, plan
-from speculative.run.fast import fast_drafter
+from speculative.run.load import fast_drafter
 from speculative.run.options import ModelOptions, Options
 from speculative.run.session import Session
 from speculative.support.errors import UserError
@@ -237,7 +237,7 @@ def check_copy_is_counted(load):
 def check_fast_drafter(load):
     """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("speculative.run.fast.LARGE_BYTES", 0)
+        patch.setattr("speculative.run.load.LARGE_BYTES", 0)
         patch.setattr(CEngine, "copy_is_quick", lambda engine, N: True)
         models = load().models
         assert fast_drafter(models, 40) == "int8/prompt_lookup+model"
@@ -282,10 +282,10 @@ MISTAKES = [
     (check_samples, "run.session:Session.speculative", "n_tokens_to_generate, sample)", "n_tokens_to_generate)"),
     (check_changed_session, "run.session:Session.changed", "base=self.options", "base=type(self.options)()"),
     (check_changed_session, "run.session:Session.changed", "functions=functions", "functions=type(functions)()"),
-    (check_fast, "run.fast:spelled_out", "if not o.fast", "if True"),
-    (check_memory, "run.session:Session.load", "self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
+    (check_fast, "run.load:spelled_out", "if not o.fast", "if True"),
+    (check_memory, "run.load:load", "models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)", "pass"),
     (check_special, "run.session:Session.encode", "self.plan.special", "False"),
-    (check_smallest_context, "run.loaded_models:Models.smallest_context", "min(", "max("),
+    (check_smallest_context, "run.load:Models.smallest_context", "min(", "max("),
     (check_samples, "run.decode:decode", "first_sample + number", "number"),
     (check_rule, "run.decode:new_loop", "rng, plan.rule.accept)", "rng)"),
     (check_greedy, "run.decode:new_loop", "autoregressive_sampling(x, target", "autoregressive_sampling(x, models[[*models][-1]]"),
@@ -298,15 +298,15 @@ MISTAKES = [
     (check_times, "run.times:Times.write_to", "step.prefill = any(call.prefill for call in of_target)", "pass"),
     (check_forgotten, "run.session:Session.ready", "self.models.forget(self.plan.network_roles)", "pass"),
     (check_costs, "run.session:Session.ready", "self.measure(inputs[0], setup)", "pass"),
-    (check_roles, "run.loaded_models:Models.described", "self.wanted[role]", 'self.wanted["target"]'),
-    (check_roles, "run.loaded_models:Models.copy_of_target", ", dtype=dtype)", ")"),
-    (check_roles, "run.weight_reader:WeightReader.from_checkpoint", "zip(specs, networks", "zip(reversed(specs), networks"),
-    (check_loaded_once, "run.loaded_models:Models.new_specs", "if role not in self.loaded", "if role"),
+    (check_roles, "run.load:Models.spec", "self.wanted[role]", 'self.wanted["target"]'),
+    (check_roles, "run.load:Models.spec", ", dtype=role)", ")"),
+    (check_roles, "run.load:Models.read", "zip(specs, makers, packed", "zip(reversed(specs), makers, packed"),
+    (check_loaded_once, "run.load:Models.new_specs", "if role not in self.loaded", "if role"),
     (check_loaded_once, "run.session:Session.new_setup", "if self.models.shares_cache(role)", "if False"),
-    (check_copy_is_counted, "run.loaded_models:Models.check", "self.new_specs(roles)", "[]"),
-    (check_fast_drafter, "run.loaded_models:Models.load_networks", "for spec in specs if spec.size == name", "for spec in self.specs.values() if spec.size == name"),
-    (check_fast_drafter, "run.fast:copy_pays", 'target.dtype != "float32"', "False"),
-    (check_fast_drafter, "run.fast:copy_fits", "except UserError:\n        return False", "except UserError:\n        return True"),
+    (check_copy_is_counted, "run.load:Models.check", "self.new_specs(roles)", "[]"),
+    (check_fast_drafter, "run.load:Models.load_networks", "for spec in specs if spec.size == name", "for spec in self.specs.values() if spec.size == name"),
+    (check_fast_drafter, "run.load:copy_pays", 'target.dtype != "float32"', "False"),
+    (check_fast_drafter, "run.load:copy_fits", "except UserError:\n        return False", "except UserError:\n        return True"),
 ]  # fmt: skip
 CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
 

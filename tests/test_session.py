@@ -21,7 +21,7 @@ from tiny import decoded, encoder_of, one_hot, refusal
 import speculative
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative import load_pair
-from speculative.checkpoints import tensors
+from speculative.checkpoints import weights
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import proposal_of
 from speculative.engines.c.engine import CEngine
@@ -507,7 +507,7 @@ def test_the_package_gives_what_it_lists():
 def test_a_short_command_uses_float32_where_it_lies(options, prompts, in_place, monkeypatch):
     """And the memory of what it uses there is not given back."""
     forgotten = []
-    monkeypatch.setattr(tensors, "forget_pages", lambda tensor: forgotten.append(tensor.shape))
+    monkeypatch.setattr(weights, "forget_pages", lambda tensor: forgotten.append(tensor.shape))
     models = {"target_model_size": "tiny-target", "draft_model_size": "tiny-draft", "models_dir": str(MODELS)}
     session = Session(make_options(Options, models | options), prompts=prompts, quiet=True)
     if not session.engine.packs:

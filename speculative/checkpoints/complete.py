@@ -17,10 +17,15 @@ from speculative.support.errors import UserError
 from speculative.support.synonyms import MODELS, meant
 
 
-def complete_folder(
+def complete_folder(model_size: str, models_dir: str, source: str = "openai", **how: bool) -> str:
+    """Return the model's folder, complete: see complete. Raises UserError."""
+    return complete(model_size, models_dir, source, **how).folder
+
+
+def complete(
     model_size: str, models_dir: str, source: str = "openai", weights: bool = True, refresh: bool = False
-) -> str:
-    """Return the model's folder, after a download of missing files. weights=False: only of the small ones.
+) -> Checkpoint:
+    """Return the model's files, after a download of missing ones. weights=False: only of the small ones.
 
     Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
     "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. refresh: ask the hub for a newer
@@ -30,16 +35,16 @@ def complete_folder(
     local = local_folder(name, models_dir)
     check_path(name, local)
     if is_of_hub(name, models_dir):
-        return folder_of_hub(name, models_dir, weights, refresh)
+        return files_of_hub(name, models_dir, weights, refresh)
     files = look(local)
     is_official = name in MODEL_SIZES
     missing = files.missing(weights or not is_official)  # another model is not downloaded, so it has to be whole
     if not missing:
-        return local
+        return files
     if not is_official or files.weights not in USUAL_WEIGHTS or has_own_weights(local, files.names):
         raise lacking(missing, files, name, models_dir)
     download_gpt2_files(name, local, source, weights)
-    return local
+    return look(local)
 
 
 def name_of(model_size: str, models_dir: str, source: str) -> str:
@@ -53,8 +58,8 @@ def name_of(model_size: str, models_dir: str, source: str) -> str:
     return name
 
 
-def folder_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> str:
-    """Return the folder in the hub's cache, after a download if it lacks a file. Raises UserError."""
+def files_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> Checkpoint:
+    """Return the files in the hub's cache, after a download if one is missing. Raises UserError."""
     folder = None if refresh else hub.cached_folder(name)
     if folder is None or look(folder).missing(weights):
         folder = hub.download(name, weights)
@@ -62,7 +67,7 @@ def folder_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> s
     missing = files.missing(weights)
     if missing:
         raise lacking(missing, files._replace(names=hub.names_of_files(name)), name, models_dir)
-    return folder
+    return files
 
 
 def check_path(name: str, local: str) -> None:

@@ -2,8 +2,8 @@
 
 A setting that changes the tensors (cross attention, pruned heads, quantized weights, an output matrix that is not wte)
 shows in their names, shapes and types, which are compared as they are read. Here are the others; names beyond these are
-ignored, as in transformers. Three of them change the weights as they are read (see absorb), so gpt2.py need not know of
-them, and neither does any faster way to compute it.
+ignored, as in transformers. Three of them change the weights as they are read (settings_in_weights), so gpt2.py need
+not know of them, and neither does any faster way to compute it.
 """
 
 import json
@@ -73,9 +73,10 @@ def read_object(path: str) -> dict:
     return content
 
 
-def read_config(path: str) -> dict:
-    """Return all settings, with the sizes under OpenAI's names. Raises UserError for one that is not honoured."""
-    content = read_object(path)
+def read_config(path: str, content: dict | None = None) -> dict:
+    """Return all settings, with the sizes under OpenAI's names. content: of the file, if it was read. Raises UserError
+    for a setting that is not honoured."""
+    content = content or read_object(path)
     config = {name: value for name, value in content.items() if value is not None}
     left_out = HPARAMS["124M"] if Path(path).name == "config.json" else {}  # as in transformers
     for name, theirs in SIZES.items():
@@ -121,13 +122,14 @@ def say_what_is_not_applied(folder: str) -> None:
         print(one_line(line), file=sys.stderr)
 
 
-def load_hparams(path: str) -> dict:
-    """Read hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}.
+def load_hparams(path: str, content: dict | None = None) -> dict:
+    """Read hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}. content: of the
+    file, if it was read.
 
     If they are not GPT-2's, n_inner (the width between the two layers of ffn) and activation_function ("gelu" or
     "relu") too. stand_in is there if the model is not the official one of its name: what it is instead.
     """
-    config = read_config(path)
+    config = read_config(path, content)
     hparams = {name: config[name] for name in SIZES}
     n_inner = config.get("n_inner", 4 * config["n_embd"])
     if n_inner != 4 * config["n_embd"]:
@@ -141,8 +143,9 @@ def load_hparams(path: str) -> dict:
     return hparams
 
 
-def absorb(config: dict, convert: Callable) -> Callable:
-    """Return convert(name, array) for arrays that it first changes to honour the settings gpt2.py does not have.
+def settings_in_weights(config: dict) -> Callable | None:
+    """Return change(name, array) for arrays by which gpt2.py honours settings that it does not have; None if there are
+    none.
 
     scale_attn_weights and scale_attn_by_inverse_layer_idx: scores that are c times GPT-2's are those of queries that
     are c times as long, so c goes into the columns of c_attn that make the queries.
@@ -155,19 +158,15 @@ def absorb(config: dict, convert: Callable) -> Callable:
     s = math.sqrt(EPSILON / config.get("layer_norm_epsilon", EPSILON))
     longer = 1.0 if config.get("scale_attn_weights", True) else math.sqrt(n // config["n_head"])
     by_layer = config.get("scale_attn_by_inverse_layer_idx", False)
-    if s == longer == 1 and not by_layer:
-        return convert
 
-    def absorbed(name, array):
+    def change(name, array):
         if "c_attn" in name:  # "h0/attn/c_attn/w"
             layer = int(name[1 : name.index("/")])
             c = longer / (layer + 1) if by_layer else longer
             factors = np.where(np.arange(3 * n) < n, c, 1)  # [3*n_embd]
-            array = array * factors.astype(np.float32)  # [..., 3*n_embd]
-        elif "c_proj" in name or name in ("wte", "wpe"):
-            array = array * s
-        elif "ln_f" in name:
-            array = array / s
-        return convert(name, array)
+            return array * factors.astype(np.float32)  # [..., 3*n_embd]
+        if "c_proj" in name or name in ("wte", "wpe"):
+            return array * s
+        return array / s if "ln_f" in name else array
 
-    return absorbed
+    return None if s == longer == 1 and not by_layer else change

@@ -25,6 +25,7 @@ class Checkpoint(NamedTuple):
     weights: Sequence[str]
     read_index: Callable  # the paths of these -> the Index of their tensors
     padded_from: str | None  # the folder of a smaller model, which has the weights: see padded.py
+    content: dict  # of the settings; {} if they are missing
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -44,22 +45,23 @@ def look(folder: str) -> Checkpoint:
     """Look once at a folder, which may not exist. Raises UserError."""
     names = names_in(folder)
     settings = "config.json" if "config.json" in names else "hparams.json"
-    small = small_folder(folder, settings)
+    path = os.path.join(folder, settings)
+    content = read_object(path) if settings in names and os.path.isfile(path) else {}
+    small = small_folder(folder, content)
     weights = weights_of(folder)
     if small:
         weights = [os.path.join(small, name) for name in weights_of(small)]
     read_index = openai.read_index if weights[0].endswith(".index") else hugging_face.read_index
-    return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights, read_index, small)
+    return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights, read_index, small, content)
 
 
 def names_in(folder: str) -> set[str]:
     return {*os.listdir(folder)} if os.path.isdir(folder) else set()
 
 
-def small_folder(folder: str, settings: str) -> str | None:
-    """Return the folder beside this one that the settings name as padded_from, or None. Raises UserError."""
-    path = os.path.join(folder, settings)
-    name = read_object(path).get("padded_from") if os.path.isfile(path) else None
+def small_folder(folder: str, content: dict) -> str | None:
+    """Return the folder beside this one that the settings name as padded_from, or None."""
+    name = content.get("padded_from")
     return os.path.join(os.path.dirname(os.path.abspath(folder)), name) if is_name(name) else None
 
 

@@ -7,27 +7,38 @@ import filecmp
 from collections.abc import Callable
 
 from speculative.blog.encoder import Encoder, get_encoder
-from speculative.checkpoints.config import absorb, load_hparams, read_config, say_what_is_not_applied
+from speculative.checkpoints import openai
+from speculative.checkpoints.config import load_hparams, say_what_is_not_applied
 from speculative.checkpoints.disk import bad_file
-from speculative.checkpoints.folder import look
+from speculative.checkpoints.folder import Checkpoint, look
 from speculative.checkpoints.forms import OPENAI_VOCABULARY
-from speculative.checkpoints.padded import load_padded
-from speculative.checkpoints.tensors import build_params
+from speculative.checkpoints.official import TF_ENDS
 from speculative.checkpoints.tokenizer import read_encoder
+from speculative.checkpoints.weights import StoredWeights, open_weights, read_all
 
 
-def load_encoder_and_hparams(folder: str, other: tuple[str, Encoder] | None = None) -> tuple[Encoder, dict]:
-    """Load everything but the weights: enough to know whether a model fits, before gigabytes are downloaded.
+def load_encoder_and_hparams(folder: str) -> tuple[Encoder, dict]:
+    """Load everything but the weights from a folder. Raises UserError."""
+    return read_encoder_and_hparams(look(folder))
 
-    other: another folder and its encoder, which is this one's too if the files are equal. Raises UserError.
+
+def read_encoder_and_hparams(
+    files: Checkpoint, other: tuple[Checkpoint, Encoder] | None = None
+) -> tuple[Encoder, dict]:
+    """Read the small files: enough to know whether a model fits, before gigabytes are downloaded.
+
+    other: another model's files and its encoder, which is this one's too if the vocabularies are equal. Raises
+    UserError.
     """
-    files = look(folder)
     settings = files.path(files.settings)
-    hparams = load_hparams(settings)
-    say_what_is_not_applied(folder)
+    hparams = load_hparams(settings, files.content)
+    say_what_is_not_applied(files.folder)
     if files.vocabulary != OPENAI_VOCABULARY:
-        return read_encoder(folder, hparams["n_vocab"]), hparams
-    encoder = other[1] if other and has_equal_vocabulary(folder, other[0]) else read_openai_encoder(folder)
+        return read_encoder(files.folder, hparams["n_vocab"]), hparams
+    if other and has_equal_vocabulary(files.folder, other[0].folder):
+        encoder = other[1]
+    else:
+        encoder = read_openai_encoder(files.folder)
     if encoder.n_vocab != hparams["n_vocab"]:
         raise bad_file(settings, f"n_vocab is {hparams['n_vocab']}, but encoder.json has {encoder.n_vocab} tokens")
     return encoder, hparams
@@ -46,13 +57,12 @@ def read_openai_encoder(folder: str) -> Encoder:
 
 
 def load_params(folder: str, hparams: dict, convert: Callable = lambda name, array: array) -> dict:
-    """Read the weights of a complete folder, in whichever form it holds them -> what gpt2.gpt2 takes.
+    """Read the weights of a complete folder, in whichever form it holds them -> what gpt2.gpt2 takes, of
+    convert(name, array) for each tensor. Raises UserError."""
+    return read_all(open_weights(look(folder), hparams), convert)
 
-    convert is called for each tensor: see build_params. Raises UserError.
-    """
-    files = look(folder)
-    index = files.read_index([files.path(name) for name in files.weights])
-    if not files.padded_from:
-        config = read_config(files.path(files.settings))
-        return build_params(index, hparams, absorb(config, convert))
-    return load_padded(index, look(files.padded_from), hparams, convert)
+
+def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
+    """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
+    index = openai.read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS])
+    return read_all(StoredWeights(index, hparams))

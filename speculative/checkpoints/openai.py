@@ -13,18 +13,12 @@ from io import BytesIO
 from pathlib import Path
 
 from speculative.checkpoints.disk import MappedFile, bad_file, mapped
-from speculative.checkpoints.official import TF_ENDS
-from speculative.checkpoints.tensors import Index, Tensor, build_params, masked_crc32c
+from speculative.checkpoints.tensors import Index, Tensor, masked_crc32c
 from speculative.support.files import naming
 
 FOOTER = 48  # bytes at the end of the index: the places of its blocks
 BYTES, FIXED = 2, 5  # kinds of a protocol buffer's field; the third one here is a varint, 0
 TYPES = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}  # TensorFlow's numbers
-
-
-def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
-    """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
-    return build_params(read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams)
 
 
 def latest_checkpoint(folder: str) -> str:

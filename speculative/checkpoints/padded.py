@@ -13,14 +13,10 @@ they cancel. benchmarks/full_size.py adds tokens, whose weights do not.
 
 import math
 import re
-from collections.abc import Callable
 
 import numpy as np
 
-from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.folder import Checkpoint
-from speculative.checkpoints.shapes import checkpoint_shapes, nested
-from speculative.checkpoints.tensors import Index, build_params, by_threads
+from speculative.checkpoints.shapes import checkpoint_shapes
 
 WRITES = "wte|wpe|c_proj"  # parameters whose last axis is the residual stream
 READS = "(c_attn|c_fc)/w"  # parameters whose first axis is the residual stream
@@ -76,29 +72,3 @@ def put_into_corner(grown: np.ndarray, a: np.ndarray, n_parts: int) -> None:
     parts = grown.reshape(*grown.shape[:-1], n_parts, -1)  # a view
     corner = [slice(n) for n in a.shape]
     parts[tuple(corner)] = a
-
-
-def build_padded(padding: Padding, tensors: dict, convert: Callable) -> dict:
-    """Pad the tensors {name: array} of the small model -> the nested dict that gpt2.gpt2 takes.
-
-    convert is called for each tensor, as in build_params: only few padded arrays exist at a time.
-    """
-
-    def padded(name):
-        return convert(name, padding.pad(name, tensors.get(name)))
-
-    return nested(by_threads(padded, checkpoint_shapes(padding.new)))
-
-
-def load_padded(index: Index, small: Checkpoint, hparams: dict, convert: Callable) -> dict:
-    """Read the weights of a small model and pad them to hparams -> what gpt2.gpt2 takes. index: of the small model's
-    files. Raises UserError."""
-    small_hparams = load_hparams(small.path(small.settings))
-    tensors = {}
-
-    def keep(name, array):
-        tensors[name] = array
-        return array
-
-    build_params(index, small_hparams, keep)
-    return build_padded(Padding(small_hparams, hparams), tensors, convert)

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.checkpoints.advice import advice_on_tensors
-from speculative.checkpoints.crc32c import crc32c, warn_about
-from speculative.checkpoints.disk import MappedFile, Note, bad_file, state_of
-from speculative.checkpoints.shapes import Shape, Shapes, checkpoint_shapes, nested
-from speculative.support.errors import UserError
+from speculative.checkpoints.crc32c import crc32c
+from speculative.checkpoints.disk import MappedFile, bad_file
+from speculative.checkpoints.shapes import Shape, Shapes
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
@@ -100,38 +99,6 @@ def forget_pages(tensor: Tensor) -> None:
 
 
 # ---- All tensors of a model ------------------------------------------------------------------------------------------
-
-
-def build_params(index: Index, hparams: dict, convert: Callable = lambda name, array: array) -> dict:
-    """Read all tensors of a checkpoint -> the nested dict that gpt2.gpt2 takes. Raises UserError.
-
-    convert("h0/attn/c_attn/w", array), for example, is called for each tensor, in several threads, and its result takes
-    the array's place: two whole copies never exist. Files that an earlier run found right are not checked again.
-    """
-    shapes = checkpoint_shapes(hparams)
-    check_names(index, shapes)
-    check_shapes(index, shapes)
-    note = Note(sorted(index.items()))
-    is_checked = note.exists()
-    if not is_checked:
-        warn_about(sum(tensor.n_bytes for tensor in index.values() if tensor.crc32c is not None))
-
-    def converted(name):
-        tensor = index[name]
-        array = array_of(tensor, name, is_checked).reshape(shapes[name])
-        value = convert(name, array)
-        if value is not array:
-            forget_pages(tensor)
-        return value
-
-    values = by_threads(converted, shapes)
-    one_of_each_file = {tensor.path: tensor for tensor in index.values()}
-    for tensor in one_of_each_file.values():
-        if state_of(tensor.path) != tensor.file.state:
-            raise UserError(f"{tensor.path}: changed while it was read")
-    if not is_checked:
-        note.write()
-    return nested(values)
 
 
 def by_threads(function: Callable, names: Iterable[str]) -> dict:

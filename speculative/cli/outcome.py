@@ -16,10 +16,10 @@ from speculative.report.page import ORIGINS, page
 from speculative.report.record import DecoderRecord, RunRecord
 from speculative.report.run import check_files
 from speculative.report.words import duration, times
-from speculative.run.fast import spelled_out
+from speculative.run.load import new_models_of, spelled_out
 from speculative.run.options import Options
 from speculative.run.plan import make_plan
-from speculative.run.session import Session, models_of
+from speculative.run.session import Session
 from speculative.support.errors import UserError
 from speculative.support.files import bytes_in_words, say_written, size_of, write_json, write_text
 from speculative.support.terminal import PRINTABLE, one_line
@@ -46,7 +46,7 @@ def prepare_output(o: Options) -> Options:
 
 def write_packed(o: Options) -> None:
     """--pack: write the packed weights of the models that this run would load. Raises UserError."""
-    models = models_of(o)
+    models = new_models_of(o)
     if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     plan = make_plan(spelled_out(o, models), models.engine)

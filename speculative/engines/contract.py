@@ -3,11 +3,11 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from speculative.checkpoints.shapes import nested
 from speculative.engines import memory
 from speculative.engines.formats import FORMATS
 from speculative.engines.model import Call
@@ -58,6 +58,24 @@ class PlacedStep(NamedTuple):
     place: int  # of the text in the group that is decoded
     step: Step
     chances: list[float] | None = None  # of acceptance of its drafts; None: the rule computes them from p and q
+
+
+class ToLoad(Protocol):
+    """What an engine reads of a model that is to be loaded (run/load.ModelSpec)."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def hparams(self) -> dict: ...
+
+
+class Maker(NamedTuple):
+    """Makes a network: first each tensor is packed, then all of them are the parameters."""
+
+    pack: Callable[[str, np.ndarray], Any]  # name, array -> the tensor as the network takes it
+    network: Callable[[dict], CachedNetwork]  # the nested dict of these -> the network
 
 
 class DeviceLoops(Protocol):
@@ -130,23 +148,10 @@ class Engine:
         """Return a network of converted weights. Raises UserError if the logits of a first pass are not finite."""
         raise NotImplementedError
 
-    def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
-        """Return a network for each model_spec.ModelSpec, from one reading: read(convert) calls convert for each
-        tensor, as load_params does. in_place: see converter. Raises UserError."""
-        converts = [self.converter(spec.dtype, in_place) for spec in specs]
-        models: list[dict] = [{} for _ in specs]  # of each: its tensors by name
-
-        def convert_to_all(name, array):  # the file is read once for all
-            for convert, tensors in zip(converts, models, strict=True):
-                tensors[name] = convert(name, array)
-            is_used = any(tensors[name] is array for tensors in models)
-            return array if is_used else None
-
-        read(convert_to_all)
-        networks = []
-        for spec, tensors in zip(specs, models, strict=True):
-            networks.append(self.network(nested(tensors), spec.hparams, str(spec)))
-        return networks
+    def maker(self, spec: ToLoad, in_place: bool) -> Maker:
+        """Return what makes the network of a model. in_place: see converter. Raises UserError."""
+        network = partial(self.network, hparams=spec.hparams, name=str(spec))
+        return Maker(self.converter(spec.dtype, in_place), network)
 
     def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
         """Return the seconds of so many rows after a text: measured, or estimated from a part of the network."""

@@ -34,7 +34,7 @@ from speculative.report.record import (
 )
 from speculative.report.rule_words import words_of
 from speculative.rules import Rule
-from speculative.run.fast import fast_drafter
+from speculative.run.load import fast_drafter
 from speculative.run.options import FIELDS, Options
 from speculative.run.session import Session
 from speculative.run.steps import TextStep
@@ -141,7 +141,7 @@ def rule_of(rule: Rule) -> RuleUsed:
 
 def packable(session: Session) -> PackSaves | None:
     """Return what --pack would save, the first time that it is asked."""
-    unpacked, seconds = session.models.packs.take_unpacked()
+    unpacked, seconds = session.models.take_unpacked()
     return PackSaves(seconds, sum(spec.n_bytes for spec in unpacked)) if seconds > PACK_SECONDS else None
 
 

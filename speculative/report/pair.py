@@ -9,8 +9,9 @@ from typing import Any, ParamSpec
 from speculative.drafters.user import NO_FUNCTIONS, name_of
 from speculative.engines.choice import choose
 from speculative.report import run
+from speculative.run.load import new_models_of
 from speculative.run.options import ModelOptions, make_options
-from speculative.run.session import Session, models_of
+from speculative.run.session import Session
 from speculative.support.errors import UserError, naming_options
 
 P = ParamSpec("P")
@@ -99,7 +100,7 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     check_function(target, encoder, {*given}, o.engine)
     name = name_of(target)
     o = replace(o, target_model_size=name)
-    models = models_of(o)
+    models = new_models_of(o)
     models.take_target(target, encoder, name)
     return Pair(o, models, functions=functions)
 

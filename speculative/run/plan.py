@@ -6,6 +6,7 @@ that are wrong by their names alone, in options.py.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -53,17 +54,17 @@ class Plan:
     batch: int  # texts that are decoded together
     wanted: Mapping[str, Wanted] = field(repr=False)  # by role, the models that may be loaded
 
-    @property
+    @cached_property
     def specs(self) -> list[DrafterSpec]:
         return [*chain.from_iterable(self.levels)]
 
-    @property
+    @cached_property
     def roles(self) -> list[str]:
         """The names under which models and other parts are loaded, the target first."""
         needed = [spec.role for spec in self.specs if spec.role]
         return [*dict.fromkeys(["target", *needed])]
 
-    @property
+    @cached_property
     def network_roles(self) -> list[str]:
         """The roles whose networks have weights: "target", "draft", or the weight format of the target's copy."""
         return [role for role in self.roles if role in self.wanted]
@@ -73,7 +74,7 @@ class Plan:
         """The drafters that load something of their own, under their names."""
         return [spec for spec in self.specs if spec.load]
 
-    @property
+    @cached_property
     def filtered_roles(self) -> list[str]:
         """The roles to which filters apply: networks, and loaded parts that are models."""
         return [*self.network_roles, *(spec.name for spec in self.loaded_parts if spec.has_model)]

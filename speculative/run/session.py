@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from speculative.drafters.user import NO_FUNCTIONS, Functions
-from speculative.engines.choice import make_engine
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork
 from speculative.run.batch import decode_together
@@ -26,10 +25,9 @@ from speculative.run.decode import (
     new_models,
 )
 from speculative.run.explain import Observer
-from speculative.run.fast import spelled_out
-from speculative.run.loaded_models import Models
-from speculative.run.options import AnyOptions, ModelOptions, make_options
-from speculative.run.plan import Plan, make_plan, wanted_models
+from speculative.run.load import LoadedRun, Models, load, new_models_of
+from speculative.run.options import AnyOptions, make_options
+from speculative.run.plan import Plan
 from speculative.run.steps import TextStep
 from speculative.run.values import as_text, checked, n_nodes, one_of, whole
 from speculative.sampling import Step
@@ -37,23 +35,6 @@ from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 
 S = TypeVar("S", bound="Session")
-
-IN_PLACE_TOKENS = 200  # read by a command; with more, packing float32 weights pays
-
-
-def models_of(o: ModelOptions, quiet: bool = False) -> Models:
-    """Return the models of these options, not yet loaded. Raises UserError."""
-    engine = make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet)
-    return Models(engine, wanted_models(o, engine), o.models_dir, o.source, o.ngram_text, quiet, o.refresh)
-
-
-def packing_pays(o: ModelOptions, n_tokens: int) -> bool:
-    """Return False for a command that reads so few tokens that its float32 weights are used where they lie in the file.
-    Prompts and long windows cost 1.1 to 1.5 times as much without tiles, but to write 6 GB of tiles would take longer.
-    n_tokens: of its longest text."""
-    if o.batch > 1 or getattr(o, "verify", False):
-        return True
-    return getattr(o, "n_samples", 1) * n_tokens > IN_PLACE_TOKENS
 
 
 class Session(Generic[AnyOptions]):
@@ -74,33 +55,26 @@ class Session(Generic[AnyOptions]):
         """models: reuse these. prompts: all that will be decoded, if they are known; they are checked against the
         context before the weights are loaded. quiet: print nothing about the loading. functions: those that the options
         name. Raises UserError."""
-        self.models = models or models_of(options, quiet)
-        self.engine = self.models.engine
-        self.options = spelled_out(options, self.models)
+        self.models = models or new_models_of(options, quiet)
         self.functions = functions
-        self.plan = make_plan(self.options, self.engine, functions)
-        self.models.check_drafters_have_weights(self.plan)
-        self.limiting = self.models.smallest_context(self.plan)  # the model whose context limits the texts
-        self.n_ctx = self.limiting.n_ctx
-        self.encoder = self.models.spec("target").encoder
-        self.max_prompt_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))
-        self.prompts = self.prompts_that_fit(prompts)
-        self.load()
-        self.setup = self.new_setup(self.plan)
-        self.setups = {self.plan.batch: self.setup}  # by batch, and kept, as K auto learns what calls cost
+        self.prompts = [*prompts]
+        run = load(options, self.models, functions, self.check_prompts)
+        self.options = run.options
+        self.setup = self.new_setup(run.plan)
+        self.setups = {run.plan.batch: self.setup}  # by batch, and kept, as K auto learns what calls cost
 
-    def load(self) -> None:
-        """Load the weights that are not loaded yet. Raises UserError if they do not fit into the memory."""
-        o = self.options
-        plan = self.plan
-        lengths = [len(self.encode(prompt)) for prompt in {*self.prompts}]
-        longest = max(lengths, default=1)  # tokens of a prompt
-        n_tokens = longest + o.n_tokens_to_generate
-        n_texts = o.batch // o.data_parallel  # on a device
-        self.models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)
-        in_place = bool(self.prompts) and not packing_pays(o, n_tokens)
-        new = self.models.load(plan, in_place)
-        self.engine.prepare(plan, new, longest)
+    def check_prompts(self, run: LoadedRun[AnyOptions]) -> int:
+        """Keep the prompts that fit into the context -> the tokens of the longest one, 0 if there are none. Raises
+        UserError."""
+        self.options = run.options
+        self.plan = run.plan
+        self.engine = run.models.engine
+        self.limiting = run.models.smallest_context(run.plan)  # the model whose context limits the texts
+        self.n_ctx = self.limiting.n_ctx
+        self.encoder = run.models.spec("target").encoder
+        self.max_prompt_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))
+        self.prompts, lengths = self.prompts_that_fit(self.prompts)
+        return max(lengths, default=0)
 
     def new_setup(self, plan: Plan) -> Setup:
         """Return what decodes by a plan."""
@@ -154,19 +128,20 @@ class Session(Generic[AnyOptions]):
             )
         return x
 
-    def prompts_that_fit(self, prompts: Sequence[str]) -> list[str]:
-        """Return the prompts that fit with the tokens to generate. If others of a batch do not, a line names each.
-        Raises UserError if none fits."""
+    def prompts_that_fit(self, prompts: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Return the prompts that fit with the tokens to generate, and their lengths in tokens. If others of a batch do
+        not fit, a line names each. Raises UserError if none does."""
         fitting: list[str] = []
+        lengths = []
         for number, prompt in enumerate(prompts, start=1):
             try:
-                self.input_ids(prompt, self.options.n_tokens_to_generate)
+                lengths.append(len(self.input_ids(prompt, self.options.n_tokens_to_generate)))
                 fitting.append(prompt)
             except UserError as error:
                 if self.plan.batch == 1 or (number == len(prompts) and not fitting):
                     raise
                 print(f"prompt {number} is left out: {error}", file=sys.stderr)
-        return fitting
+        return fitting, lengths
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
 

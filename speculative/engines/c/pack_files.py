@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.checkpoints.disk import bad_file, mapped, state_of
-from speculative.checkpoints.folder import look
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.folder import Checkpoint
 from speculative.checkpoints.shapes import Shape, checkpoint_shapes, nested
+from speculative.checkpoints.weights import Weights, read_all
 from speculative.engines.c.library import lanes
 from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import Format, matrix_of
@@ -33,16 +33,15 @@ class Place(NamedTuple):
     matrix: tuple[Shape, Format] | None  # of a packed weight: the shape and the format of the matrix
 
 
-def path_of(folder: str, models_dir: str, dtype: str) -> str:
-    """Return the path of the pack that fits the model in `folder` as it is now, this CPU and this way to pack."""
-    files = look(folder)
+def path_of(files: Checkpoint, models_dir: str, dtype: str) -> str:
+    """Return the path of the pack that fits a model's files as they are now, this CPU and this way to pack."""
     packed_from = f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"
     for name in (files.settings, *files.weights):
         path = files.path(name)
         state = state_of(path)
         packed_from += f"{name} {state.n_bytes} {state.modified} {state.changed}"
     digest = hashlib.sha256(packed_from.encode()).hexdigest()
-    model = os.path.basename(os.path.abspath(folder))
+    model = os.path.basename(os.path.abspath(files.folder))
     name = f"{model}-{dtype}-{digest[:16]}.pack"
     return os.path.join(models_dir, "packed", name)
 
@@ -60,7 +59,7 @@ def places(hparams: dict, dtype: str) -> tuple[dict[str, Place], int]:
     return places, end
 
 
-def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
+def save(path: str, weights: Weights, hparams: dict, dtype: str) -> None:
     """Pack a model to the disk, tensor by tensor: the whole file or nothing. Raises UserError, OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     place_of, n_bytes = places(hparams, dtype)
@@ -75,7 +74,7 @@ def save(path: str, folder: str, hparams: dict, dtype: str) -> None:
                 f.seek(place_of[name].begin)
                 f.write(np.ascontiguousarray(getattr(value, "tiles", value)).data)
 
-        load_params(folder, hparams, write)
+        read_all(weights, write)
 
 
 def is_whole(path: str, hparams: dict, dtype: str) -> bool:

@@ -1,12 +1,14 @@
 """JAX as the engine: the models on its devices, and for one draft model and one K both decoders as loops on them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 
 from speculative.engines import memory
-from speculative.engines.contract import Engine, Planned
+from speculative.engines.contract import Engine, Maker, Planned, ToLoad
 from speculative.engines.formats import FORMATS, OnJax, on_jax
 from speculative.engines.jax.compilation import compiling, keep_compiled
 from speculative.engines.jax.device_decoder import DeviceDecoder
@@ -14,7 +16,7 @@ from speculative.engines.jax.device_loops import DeviceLoops
 from speculative.engines.jax.forward import cached
 from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
-from speculative.engines.jax.sharding import make_mesh, place
+from speculative.engines.jax.sharding import make_mesh, new_network, placed
 from speculative.support.errors import UserError
 
 
@@ -76,14 +78,14 @@ class JaxEngine(Engine):
                 f"be a multiple of it, not {plan.batch}"
             )
 
-    def load(self, read: Callable, specs: Sequence, in_place: bool = False) -> list:
+    def maker(self, spec: ToLoad, in_place: bool) -> Maker:
         """Raises UserError if there are fewer devices than are asked for."""
         keep_compiled()
         mesh = make_mesh(self.n_model, self.n_data)
-        return [
-            cached(place(read, spec.hparams, spec.dtype, mesh, self.n_model > 1 and spec.role != "draft"), str(spec))
-            for spec in specs
-        ]
+        is_split = self.n_model > 1 and spec.role != "draft"
+        network = new_network(spec.hparams, spec.dtype, mesh, is_split)
+        pack = partial(placed, network, on_jax(spec.dtype))
+        return Maker(pack, lambda params: cached(replace(network, params=params), str(spec)))
 
     def prepare(self, plan: Planned, networks: Sequence[Any], n_prompt: int) -> None:
         """Compile what Python's loop calls; the device's loop is compiled when a decode is prepared."""

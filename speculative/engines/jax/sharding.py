@@ -52,12 +52,19 @@ def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
 
 
 def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) -> DeviceNetwork:
-    """A DeviceNetwork on the devices of the mesh.
+    """Return a DeviceNetwork with its parameters on the devices of the mesh. read: a function of convert(name, array)
+    that gives the parameters. Raises UserError as new_network does."""
+    network = new_network(hparams, dtype, mesh, split)
+    return replace(network, params=read(partial(placed, network, formats.on_jax(dtype))))
 
-    read: a function of convert(name, array) that gives the parameters, such as partial(load_params, folder, hparams):
-    each tensor is placed as soon as it is read, and the host never holds the model. dtype: the format of the matrices,
-    which decides those of the cache and the activations; biases, norms and wpe stay in float32. split: over the devices
-    of a model, or all of it on each. Raises UserError if it cannot be split, and if JAX does not take the format.
+
+def new_network(hparams: dict, dtype: str, mesh: Mesh, split: bool) -> DeviceNetwork:
+    """Return a DeviceNetwork for the devices of the mesh, still without parameters. Each tensor is placed as soon as it
+    is read, so the host never holds the model.
+
+    dtype: the format of the matrices, which decides those of the cache and the activations; biases, norms and wpe stay
+    in float32. split: over the devices of a model, or all of it on each. Raises UserError if it cannot be split, and if
+    JAX does not take the format.
     """
     n_devices = mesh.shape["model"]
     n_padded = hparams["n_head"]
@@ -67,8 +74,7 @@ def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) ->
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     needs = formats.on_jax(dtype)
     computed = jnp.dtype(needs.computed_on_cpu if on_cpu else needs.computed)
-    network = DeviceNetwork({}, hparams, n_padded, computed, mesh, split, least_rows(on_cpu, computed))
-    return replace(network, params=read(partial(placed, network, needs)))
+    return DeviceNetwork({}, hparams, n_padded, computed, mesh, split, least_rows(on_cpu, computed))
 
 
 def check_widths(hparams: dict, n_devices: int) -> None:
