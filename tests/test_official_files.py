@@ -3,12 +3,13 @@ in 2019 and 2020."""
 
 import hashlib
 import json
+import os
 import random
 
 import numpy as np
 import pytest
 from conftest import PROMPT, write_safetensors
-from tiny import flatten, random_arrays
+from tiny import flatten, python, random_arrays
 
 from encoder import END_OF_TEXT, get_encoder
 from speculative.checkpoints.tokenizer import read_encoder
@@ -137,3 +138,27 @@ def test_a_folder_of_their_form_is_read(name, tiny_pair, tiny_hparams, tmp_path,
     )
     assert status == 0, err
     assert out.count("Text = the") == 2
+
+
+ASKED = [  # the name under which a cache has a model, the words that ask for it, and whether it is found
+    ("openai-community/gpt2", "gpt2", True),
+    ("gpt2", "openai-community/gpt2@main", True),
+    ("openai-community/gpt2", "124M --source=huggingface", True),
+    ("distilgpt2", "distilbert/distilgpt2", True),
+    ("openai-community/gpt2", "distilgpt2", False),
+    ("gpt2", "owner/gpt2", False),
+]
+
+
+@pytest.mark.parametrize(("kept", "words", "is_found"), ASKED)
+def test_a_cache_serves_both_names_of_a_model(kept, words, is_found, tiny_pair, tiny_hparams, tmp_path):
+    """Offline, in a process of its own, as the library reads its variables once."""
+    commit = "0123456789abcdef" * 2 + "01234567"
+    repository = tmp_path / "hub" / f"models--{kept.replace('/', '--')}"
+    write_their_files(repository / "snapshots" / commit, tiny_pair / "target", tiny_hparams)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    more = f"--models_dir={tmp_path}/none --drafter=prompt_lookup --only=speculative --prompt=the -n 2".split()
+    done = python("main.py", "--target_model_size", *words.split(), *more, env=environment)
+    assert done.returncode == (0 if is_found else 2), done.stderr

@@ -60,10 +60,9 @@ def name_of(model_size: str, models_dir: str, source: str) -> str:
 
 def files_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> Checkpoint:
     """Return the files in the hub's cache, after a download if one is missing. Raises UserError."""
-    folder = None if refresh else hub.cached_folder(name)
-    if folder is None or look(folder).missing(weights):
-        folder = hub.download(name, weights)
-    files = look(folder)
+    cached = [] if refresh else [look(folder) for folder in hub.cached_folders(name)]
+    whole = [files for files in cached if not files.missing(weights)]
+    files = whole[0] if whole else look(hub.download(name, weights))
     missing = files.missing(weights)
     if missing:
         raise lacking(missing, files._replace(names=hub.names_of_files(name)), name, models_dir)

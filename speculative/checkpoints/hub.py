@@ -10,20 +10,31 @@ from typing import Any
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.forms import SMALL_NAMES, WEIGHT_NAMES
 from speculative.checkpoints.internet import announce, certificate_advice, trust_certificates
+from speculative.checkpoints.official import RENAMED
 from speculative.support.errors import UserError
 
 KEPT = "Ctrl-C keeps the files that are complete"
 
 
-def cached_folder(name: str) -> str | None:
-    """Return the folder of a model in the library's cache, with all its small files, or None. Nothing is asked. Raises
-    UserError if a file was cut."""
-    try:
-        folder = ask("snapshot_download", name, allow_patterns=SMALL_NAMES, local_files_only=True)
-    except UserError:  # the cache lacks a file
-        return None
-    check_sizes(name, folder)
-    return folder
+def cached_folders(name: str) -> list[str]:
+    """Return the folders of a model in the library's cache, with all its small files: one for each of its names, as
+    another program may have asked for the other one. Nothing is asked. Raises UserError if a file was cut."""
+    folders = []
+    for same in same_models(name):
+        try:
+            folder = ask("snapshot_download", same, allow_patterns=SMALL_NAMES, local_files_only=True)
+        except UserError:  # the cache lacks a file
+            continue
+        check_sizes(same, folder)
+        folders.append(folder)
+    return folders
+
+
+def same_models(name: str) -> list[str]:
+    """ "gpt2@main" -> ["gpt2@main", "openai-community/gpt2@main"], and the other way round."""
+    repository, at, revision = name.partition("@")
+    other = RENAMED.get(repository) or {new: old for old, new in RENAMED.items()}.get(repository)
+    return [name, f"{other}{at}{revision}"] if other else [name]
 
 
 def check_sizes(name: str, folder: str) -> None:

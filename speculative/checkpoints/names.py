@@ -7,9 +7,8 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 from speculative.checkpoints import hub
-from speculative.checkpoints.official import HUGGING_FACE
+from speculative.checkpoints.official import RENAMED
 
-WITHOUT_OWNER = (*HUGGING_FACE.values(), "distilgpt2")  # names that the hub knows without their owner
 WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
 ON_HUB = re.compile(f"{WORD}(/{WORD})?(@{WORD}(/{WORD})*)?")  # OWNER/NAME@REVISION
 MUST_BE = "124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub"
@@ -53,14 +52,14 @@ def local_folder(name: str, models_dir: str) -> str:
 def model_folder(name: str, models_dir: str) -> str:
     """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
     library. Only a path leads out of these."""
-    in_cache = hub.cached_folder(name) if is_of_hub(name, models_dir) else None
-    return in_cache or local_folder(name, models_dir)
+    in_cache = hub.cached_folders(name) if is_of_hub(name, models_dir) else []
+    return in_cache[0] if in_cache else local_folder(name, models_dir)
 
 
 def is_of_hub(name: str, models_dir: str) -> bool:
     """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names that need no owner, without a local folder."""
     repository = name.partition("@")[0]
-    is_name = "/" in repository or repository in WITHOUT_OWNER
+    is_name = "/" in repository or repository in RENAMED
     if is_path(name) or not is_name or not ON_HUB.fullmatch(name):
         return False
     return not os.path.isdir(local_folder(name, models_dir))

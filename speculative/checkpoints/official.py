@@ -11,6 +11,9 @@ MODEL_SIZES = tuple(HPARAMS)
 
 OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
 HUGGING_FACE = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
+# The hub knows these with and without their owner: {name without: name with}.
+RENAMED = {name: f"openai-community/{name}" for name in HUGGING_FACE.values()}
+RENAMED["distilgpt2"] = "distilbert/distilgpt2"
 
 SMALL_FILES = ("encoder.json", "vocab.bpe", "hparams.json")  # first those with a hash: an error page is noticed
 # OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: neither is downloaded.
