@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
         return print("\n".join([__doc__, "", *(f"  {name:12} {text}" for name, text in commands.items())]))
     if name not in commands:
         hint = did_you_mean(name, commands)
-        raise UserError(f"{name:.80} is not a benchmark: python -m benchmarks lists them{hint}")
+        raise UserError(f"{name:.80} is not a benchmark: python -m benchmarks lists them", hint=hint)
     if name in grid.PRESETS:
         return grid.main(name, words)
     importlib.import_module(f"benchmarks.{name}").main(words)

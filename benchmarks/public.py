@@ -142,7 +142,7 @@ def main(argv: list[str]) -> None:
     unknown = [name for name in o.names if name not in SAMPLERS]
     if unknown:
         hint = did_you_mean(unknown[0], SAMPLERS)
-        raise UserError(f"{unknown[0]:.80} is not a sampler of the list: python -m benchmarks public --help{hint}")
+        raise UserError(f"{unknown[0]:.80} is not a sampler of the list: python -m benchmarks public --help", hint=hint)
     print(*(f"|{'|'.join(cells)}|" for cells in (HEADINGS, ["---"] * len(HEADINGS))), sep="\n")
     for name in o.names or SAMPLERS:
         row = row_in_a_process(o.folder.resolve(), name)

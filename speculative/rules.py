@@ -19,7 +19,7 @@ import numpy as np
 
 from speculative.filters import is_typical
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
-from speculative.support.errors import UserError, did_you_mean
+from speculative.support.errors import Option, UserError, did_you_mean
 from speculative.trees import children_of, draft_at, path_of, without
 
 
@@ -320,7 +320,7 @@ def parse_rule(text: str, functions: Mapping[str, Rule] = MappingProxyType({})) 
                 return rule(number)
     forms = "; ".join(map(form, RULES.values()))
     hint = "" if rule else did_you_mean(kind, RULES)
-    raise UserError(f"--accept must be one of: {forms}; not {text!r:.80}{hint}")
+    raise UserError(Option("accept"), f" must be one of: {forms}; not {text!r:.80}", hint=hint)
 
 
 def form(rule: type[Rule]) -> str:

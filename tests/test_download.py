@@ -152,7 +152,7 @@ def test_a_refusal_is_told_at_once_and_leaves_nothing(server, get, tmp_path):
     assert "404" in refusal(get)
     server.server_close()
     server.shutdown()
-    assert "Connection refused): run again" in refusal(get)
+    assert "Connection refused); run again" in refusal(get)
     assert not (tmp_path / "model").exists()
 
 

@@ -75,7 +75,7 @@ def test_the_line_says_what_would_fit_and_it_does(models, gigabytes, remedy):
     if remedy.startswith("--"):
         flags = dict(zip(words[::2], words[1::2], strict=True))
         target = HPARAMS[flags.get("--target_model_size", "1558M")]
-        dtypes = {role: flags.get(option) for role, option in memory.OPTIONS.items()}
+        dtypes = {role: flags.get(f"--{option}") for role, option in memory.OPTIONS.items()}
         fitting = []
         for model in models:
             hparams = model.hparams if model.role == "draft" else target

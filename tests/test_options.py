@@ -169,7 +169,9 @@ EFFECTS = [
     ({}, {"target_model_size": "gpt2"}),
     ({"drafter": "ngram"}, {"drafter": "model/ngram"}),
 ]
-ROWS = [(name, row[-1], *others) for row, others in zip(NO_EFFECT, EFFECTS, strict=True) for name in row[0]]
+ROWS = [
+    (name, str(UserError(*row[-1])), *others) for row, others in zip(NO_EFFECT, EFFECTS, strict=True) for name in row[0]
+]
 
 
 @pytest.mark.parametrize(("name", "reason", "useless", "useful"), ROWS)

@@ -130,11 +130,8 @@ def test_what_is_too_long_is_refused_before_it_is_encoded(client, pair, monkeypa
     answer = client.post("/decode", headers=ORIGIN, content=b" " * (workbench.MOST_BYTES + 1))
     assert answer.status_code == 413
     monkeypatch.setattr(pair.encoder, "encode", None)
-    [(kind, message)] = events(ask(client, prompt="é" * 400_000).text)
-    assert (kind, message) == (
-        "error",
-        f"the prompt's 800,000 bytes exceed the context of {pair.n_ctx} tokens: shorten the prompt",
-    )
+    line = f"the prompt's 800,000 bytes exceed the context of {pair.n_ctx} tokens: shorten the prompt"
+    assert events(ask(client, prompt="é" * 400_000).text) == [("error", {"line": line, "field": ""})]
 
 
 def test_a_foreseen_error_is_the_line_of_a_command(client, monkeypatch):
@@ -143,7 +140,7 @@ def test_a_foreseen_error_is_the_line_of_a_command(client, monkeypatch):
 
     monkeypatch.setattr(workbench, "compare", compare)
     line = "there is too little memory (4 GB): take smaller models, or raise the limit"
-    assert events(ask(client).text) == [("error", line)]
+    assert events(ask(client).text) == [("error", {"line": line, "field": ""})]
 
 
 def test_a_password_is_never_shown(tiny_pair, monkeypatch):
@@ -175,7 +172,9 @@ def test_only_the_page_itself_can_ask(bench, client):
     for name in ("prompt_file", "ngram_text", "html", "models_dir"):  # which the form does not have
         assert ask(client, **{name: "/etc/passwd"}).status_code == 400
     wrong = ask(client, temperature="hot")
-    assert events(wrong.text) == [("error", "--temperature must be a number of at least 0, not 'hot'")]
+    assert events(wrong.text) == [
+        ("error", {"line": "“Temperature” must be a number of at least 0, not 'hot'", "field": "temperature"})
+    ]
     assert bench.runs == {}
     assert ask(client, headers={"host": "localhost:8000", "origin": "http://localhost:8000"}).status_code == 200
     assert len(bench.runs) == 1
@@ -222,7 +221,7 @@ def test_one_decodes_and_the_others_wait(bench, monkeypatch):
         assert endless.running == ["a"]
         await streams[1].aclose()  # a page that waits may be closed
         endless.fail.release()
-        assert await first(streams[0], "error") == ("error", "RuntimeError: the end")
+        assert await first(streams[0], "error") == ("error", {"line": "RuntimeError: the end", "field": ""})
         await streams[0].aclose()
         await first(streams[2], "step")
         assert endless.running == ["c"]

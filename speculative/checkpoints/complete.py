@@ -108,5 +108,6 @@ def unknown_model(name: str, models_dir: str) -> str:
     """Return what a name could have been: the official sizes, and the folders of models_dir."""
     folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
     there = f"; {models_dir} has {shorten(', '.join(folders), 200)}" if folders else ""
-    hint = meant(name, [*MODEL_SIZES, *folders], MODELS)
+    other = meant(name, [*MODEL_SIZES, *folders], MODELS)
+    hint = f"; did you mean {other}?" if other else ""
     return f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}{there}{hint}"

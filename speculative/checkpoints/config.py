@@ -43,7 +43,7 @@ HONOURED = {
     "attention_head_type": ["multihead"],
 }
 # What tells that the weights cannot be read as GPT-2's.
-QUANTIZED = "the weights are quantized: use the model that was quantized; --dtype int8 rounds it"
+QUANTIZED = "the weights are quantized: use the model that was quantized, with dtype int8"
 OTHER_KINDS = {
     "quantization_config": QUANTIZED,
     "quantization": QUANTIZED,

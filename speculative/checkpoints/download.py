@@ -16,7 +16,7 @@ from speculative.checkpoints.disk import mapped
 from speculative.checkpoints.internet import announce, certificate_advice, trust_certificates
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.shapes import parameter_count
-from speculative.support.errors import UserError, first_line
+from speculative.support.errors import Option, UserError, first_line
 from speculative.support.files import locked, replacing, size_of
 from speculative.support.progress import working
 
@@ -25,7 +25,8 @@ AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others the ne
 TIMEOUT = 10, 20  # seconds until a server answers, and until the next bytes arrive
 CHUNK = 2**16  # bytes that are written together
 KEPT = "Ctrl-C keeps what has arrived, and the next run goes on from there"
-HINT = "run again to go on from here, or try another --source; python main.py --demo works without a download"
+DEMO = "; python main.py --demo works without a download"
+HINT = "run again to go on from here, or try another ", Option("source"), DEMO
 
 
 def download_gpt2_files(model_size: str, folder: str, source: str = "openai", weights: bool = True) -> None:
@@ -61,8 +62,8 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
                     finish(url, path, sha256)
     except (OSError, ValueError) as error:  # requests' are OSErrors; a ValueError comes of headers that make no sense
         cause = cause_of(error)
-        advice = certificate_advice(cause) or f": {HINT}"
-        raise UserError(f"cannot download {url} ({first_line(cause)}){advice}") from None
+        advice = certificate_advice(cause) or HINT
+        raise UserError(f"cannot download {url} ({first_line(cause)})", hint=advice) from None
     finally:
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # if nothing has come into it
@@ -150,7 +151,9 @@ def finish(url: str, path: str, sha256: str) -> None:
     received = hashlib.sha256(mapped(part).content).hexdigest()
     if sha256 not in ("", received):
         os.remove(part)
-        raise UserError(f"{url} is not the file: its sha256 is wrong; run again, or try another --source")
+        raise UserError(
+            f"{url} is not the file: its sha256 is wrong", hint=("run again, or try another ", Option("source"))
+        )
     note_sum(path, received)
     os.replace(part, path)
 

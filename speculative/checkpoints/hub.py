@@ -78,11 +78,11 @@ def ask(function: str, name: str, **how) -> Any:
     try:
         return getattr(huggingface_hub, function)(repository, revision=revision or None, **how)
     except Exception as error:  # its kinds are those of several libraries
-        raise UserError(f"{name}: {explanation(error)}") from error
+        raise UserError(f"{name}: {explanation(error)}", hint=certificate_advice(error)) from error
 
 
 def explanation(error: Exception) -> str:
-    """Return why the hub gave no answer, and what helps."""
+    """Return why the hub gave no answer."""
     import huggingface_hub
 
     answers = [getattr(cause, "response", None) for cause in (error, error.__cause__)]
@@ -91,4 +91,4 @@ def explanation(error: Exception) -> str:
             "the hub does not accept your token, which may have expired: renew the one in HF_TOKEN or of "
             "hf auth login, or remove it, as public models need none"
         )
-    return shorten(str(error), 400, placeholder=" …") + certificate_advice(error)
+    return shorten(str(error), 400, placeholder=" …")

@@ -27,7 +27,7 @@ def certificate_advice(error: BaseException) -> str:
     """Return what helps if the certificate of a server was refused, else ""."""
     if "CERTIFICATE_VERIFY_FAILED" not in str(error):
         return ""
-    return "; if your network has a certificate of its own, name its file: SSL_CERT_FILE=company.pem"
+    return "if your network has a certificate of its own, name its file: SSL_CERT_FILE=company.pem"
 
 
 def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from speculative.checkpoints import hub
 from speculative.checkpoints.official import RENAMED
+from speculative.support.errors import WrongValue
 
 WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
 ON_HUB = re.compile(f"{WORD}(/{WORD})?(@{WORD}(/{WORD})*)?")  # OWNER/NAME@REVISION
@@ -16,7 +17,7 @@ MUST_BE = "124M, a folder of models_dir, a path that begins with . / or ~, or OW
 
 def checked_path(value: Any) -> str:
     if not str(value):
-        raise ValueError("the name of a file or folder")
+        raise WrongValue("the name of a file or folder")
     return os.path.expanduser(str(value))
 
 
@@ -33,7 +34,7 @@ def checked_model_name(value: Any) -> str:
         return checked_path(value)
     name = str(value).removesuffix("/")  # which a shell completes
     if not ON_HUB.fullmatch(name) and not is_folder_name(name):
-        raise ValueError(MUST_BE)
+        raise WrongValue(MUST_BE)
     return name
 
 

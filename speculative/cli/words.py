@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from speculative.run.options import FIELDS, SHORT
 from speculative.run.values import SWITCH, as_switch, without_escapes
-from speculative.support.errors import UserError, did_you_mean
+from speculative.support.errors import Option, UserError, did_you_mean
 from speculative.support.synonyms import OPTIONS, unknown_option
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is as_switch}
@@ -29,7 +29,7 @@ class Given(dict[str, "str | list[str] | None"]):
         if name == "stop" and value:
             self[name] = [*(self.get(name) or []), without_escapes(value)]
         elif name in self:
-            raise UserError(f"--{name} is given twice, and takes one value: give it once")
+            raise UserError(Option(name), " is given twice, and takes one value: give it once")
         else:
             self[name] = value
 
@@ -98,7 +98,7 @@ def first_word(rest: deque[str]) -> str:
         if word in COMMANDS:
             raise UserError(f"{word} is a command of {command}: type {command} {word} {rest[0]:.80}")
         hint = did_you_mean(word, COMMANDS)
-        raise UserError(f"unknown command {word:.80}: {command} has {', '.join(COMMANDS)}{hint}")
+        raise UserError(f"unknown command {word:.80}: {command} has {', '.join(COMMANDS)}", hint=hint)
     return word
 
 

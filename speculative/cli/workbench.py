@@ -111,8 +111,12 @@ class Workbench:
             self.runs[number] = run
             self.runs.pop(number - MOST_RUNS, None)
             tell(("done", summary(number, run)))
+        except UserError as error:
+            fields = [part for part in error.sentence if part in LABELS]
+            tell(("error", {"line": error.words(label_of), "field": fields[0] if fields else ""}))
         except Exception as error:
-            tell(("error", explanation(error) or f"{type(error).__name__}: {error}"))
+            line = explanation(error) or f"{type(error).__name__}: {error}"
+            tell(("error", {"line": line, "field": ""}))
 
 
 class Watcher:
@@ -138,6 +142,11 @@ def options_of(values: Form) -> dict:
     if options.get("stop"):
         options["stop"] = [*map(without_escapes, values["stop"].split(STOP))]  # as as_typed writes them
     return options
+
+
+def label_of(option: str) -> str:
+    """Return an option as the form calls it; one that the form does not have, as a command line does."""
+    return f"“{LABELS[option]}”" if option in LABELS else f"--{option}"
 
 
 def event(kind: str, value: Any) -> str:

@@ -11,7 +11,7 @@ from itertools import chain
 
 from speculative.drafters import heads, lookup, model, ngram, quantized
 from speculative.drafters.base import DrafterSpec
-from speculative.support.errors import UserError, did_you_mean
+from speculative.support.errors import Option, UserError, did_you_mean
 
 DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
 
@@ -24,18 +24,20 @@ def parse_drafter(text: str, functions: Mapping[str, DrafterSpec], trees: bool) 
     names = [spec.name for spec in chain.from_iterable(levels)]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"--drafter {text:.80} names {name} twice: once is enough")
+            raise UserError(Option("drafter"), f" {text:.80} names {name} twice: once is enough")
     for [outer, *others] in levels[:-1]:
         if others:
-            raise UserError(f"--drafter {text:.80}: + can only join drafters of the last level")
+            raise UserError(Option("drafter"), f" {text:.80}: + can only join drafters of the last level")
         if not outer.has_model:
             able = names_with("has_model")
-            raise UserError(f"--drafter {text:.80}: {outer.name} has no model to draft for; {able} have one")
+            raise UserError(Option("drafter"), f" {text:.80}: {outer.name} has no model to draft for; {able} have one")
         if trees:
-            raise UserError(f"--tree does not go with a staged drafter: {outer.name}/ drafts a chain")
+            raise UserError(Option("tree"), f" does not go with a staged drafter: {outer.name}/ drafts a chain")
     for spec in levels[-1]:
         if trees and spec.tree is None:
-            raise UserError(f"--drafter {spec.name} drafts chains, not trees: {names_with('tree')} draft trees")
+            raise UserError(
+                Option("drafter"), f" {spec.name} drafts chains, not trees: {names_with('tree')} draft trees"
+            )
     return levels
 
 
@@ -48,8 +50,8 @@ def spec_named(name: str, specs: Mapping) -> DrafterSpec:
     """Return the spec of a name. Raises UserError."""
     if name not in specs:
         fault = f"{name!r:.80} is unknown" if name else "lacks a name, as a + or a / joins two"
-        hint = did_you_mean(name, specs) or f"; there are {', '.join(specs)}, a+b and a/b"
-        raise UserError(f"--drafter {fault}{hint}")
+        hint = did_you_mean(name, specs) or f"there are {', '.join(specs)}, a+b and a/b"
+        raise UserError(Option("drafter"), f" {fault}", hint=hint)
     return specs[name]
 
 

@@ -27,7 +27,7 @@ from speculative.checkpoints.tensors import array_of
 from speculative.drafters.base import Context, DrafterSpec, until_unsure
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 
 NAME = "heads"
 FILE = "heads.safetensors"  # in the target's folder
@@ -60,7 +60,7 @@ def load(models) -> Heads:
     n_embd = target.hparams["n_embd"]
     if not os.path.isfile(path):
         make = f"python -m training heads --target_model_size {os.path.basename(target.folder)}"
-        raise UserError(f"{path} does not exist: {make} makes it, or choose another --drafter")
+        raise UserError(f"{path} does not exist: {make} makes it, or choose another ", Option("drafter"))
     tensors, metadata = read_file(path)
     if sorted(tensors) != ["b", "w"]:
         raise bad_file(path, "it has to hold the tensors w and b, and no other")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.checkpoints.shapes import Shape, Shapes
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 
 INFINITE_IN_FLOAT16 = 65520  # the least number that rounds to infinity
 BLOCK = 32  # inputs that share a scale in int4, and in rows that are rounded to 8 bits
@@ -125,7 +125,7 @@ def on_jax(name: str) -> OnJax:
     """The parts that JAX needs of this format. Raises UserError if JAX cannot take it."""
     needs = FORMATS[name].jax
     if isinstance(needs, str):
-        raise UserError(f"weights in {name} are for --engine c or numpy: {needs}")
+        raise UserError(f"weights in {name} are for ", Option("engine"), f" c or numpy: {needs}")
     return needs
 
 
@@ -141,7 +141,9 @@ def matrix_of(name: str, shape: Shape, dtype: str) -> tuple[Shape, Format] | Non
 def check_range(name: str, array: np.ndarray, dtype: str) -> None:
     """Raise UserError if a number of this tensor would become infinite in float16."""
     if dtype == "float16" and max(array.max(), -array.min()) >= INFINITE_IN_FLOAT16:
-        raise UserError(f"tensor {name} has numbers beyond 65,504, the last of float16: --dtype bfloat16 holds them")
+        raise UserError(
+            f"tensor {name} has numbers beyond 65,504, the last of float16: ", Option("dtype"), " bfloat16 holds them"
+        )
 
 
 def converter(dtype: str, convert_matrix: Callable) -> Callable:

@@ -10,10 +10,10 @@ from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, model_bytes
 from speculative.engines.system import groups, lines, sysctl
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 from speculative.support.files import bytes_in_words
 
-OPTIONS = {"target": "--dtype", "draft": "--draft_dtype"}  # by role, the option that names a model's format
+OPTIONS = {"target": Option("dtype"), "draft": Option("draft_dtype")}  # by role, the option that names a model's format
 SAVING = tuple(FORMATS)[1:]  # formats that take less memory than float32, the largest first
 # The limit and the label of the memory taken, in the files of a control group of version 2 and of version 1.
 GROUP_FILES = (("memory.max", "anon "), ("memory.limit_in_bytes", "total_rss "))
@@ -75,15 +75,15 @@ def check(models: Sequence[SizedModel], free: int | None, saving: Sequence[str] 
     total = total_bytes(models)
     if free is not None and total > free:
         sizes = f"the models need {bytes_in_words(total)} of memory, and {bytes_in_words(free)} are free"
-        raise UserError(f"{sizes}: {remedy(models, free, saving)}")
+        raise UserError(sizes, ": ", *remedy(models, free, saving))
 
 
 def total_bytes(models: Iterable[SizedModel]) -> int:
     return sum(needed(model.hparams, model.dtype, model.n_cached) for model in models)
 
 
-def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> str:
-    """Return what would fit: the same models in one of the formats that save memory, else a smaller target.
+def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> list[str]:
+    """Return what would fit, in parts of a sentence: these models in a format that saves memory, or a smaller target.
 
     A target that is loaded already is not among the models, and no other is proposed. A copy that takes no fewer bytes
     than its target is refused, so its target gets no such format.
@@ -95,15 +95,15 @@ def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> st
     flags: list[str] = []
     for dtype in saving if options else ():
         if FORMATS[dtype].weight_bytes > least:
-            flags = [f"{option} {dtype}" for option in options]
+            flags = [part for option in options for part in (option, f" {dtype} ")]
             models = [model if model.role in FORMATS else model._replace(dtype=dtype) for model in models]
             if total_bytes(models) <= free:
-                return f"{' '.join(flags)} would fit"
+                return [*flags, "would fit"]
     if "target" in by_role:
         n_parameters = parameter_count(by_role["target"].hparams)
         for size, hparams in reversed(HPARAMS.items()):
             smaller = [model if model.role == "draft" else model._replace(hparams=hparams) for model in models]
             if parameter_count(hparams) < n_parameters and total_bytes(smaller) <= free:
-                return f"{' '.join([f'--target_model_size {size}', *flags])} would fit"
+                return [Option("target_model_size"), f" {size} ", *flags, "would fit"]
     in_batch = any(model.n_cached for model in models)
-    return "take smaller models" + (" or a smaller --batch" if in_batch else "")
+    return ["take smaller models", *([" or a smaller ", Option("batch")] if in_batch else [])]

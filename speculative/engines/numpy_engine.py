@@ -5,7 +5,7 @@ from collections.abc import Callable
 from speculative.engines.contract import Engine, Planned
 from speculative.engines.formats import converter, rounded
 from speculative.engines.network import CachedNetwork
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 
 
 class NumpyEngine(Engine):
@@ -16,7 +16,12 @@ class NumpyEngine(Engine):
 
     def check(self, plan: Planned) -> None:
         if plan.batch > 1:
-            raise UserError("--batch decodes prompts together with --engine c or jax, where rows of several are cheap")
+            raise UserError(
+                Option("batch"),
+                " decodes prompts together with ",
+                Option("engine"),
+                " c or jax, where rows of several are cheap",
+            )
 
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
         return converter(dtype, rounded)

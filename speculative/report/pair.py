@@ -12,7 +12,7 @@ from speculative.report import run
 from speculative.run.load import new_models_of
 from speculative.run.options import ModelOptions, make_options
 from speculative.run.session import Session
-from speculative.support.errors import UserError, naming_options
+from speculative.support.errors import Option, UserError, naming_options
 
 P = ParamSpec("P")
 
@@ -113,6 +113,6 @@ def check_function(target: Any, encoder: Any, given: set[str], engine: str) -> N
         raise UserError("a function as the target needs the encoder of its tokens, as encoder.get_encoder gives it")
     for name in WITHOUT_EFFECT:
         if name in given:
-            raise UserError(f"--{name} has no effect here: the target is a function")
+            raise UserError(Option(name), " has no effect here: the target is a function")
     if engine == "jax":
-        raise UserError("a function as the target is for --engine c or numpy")
+        raise UserError("a function as the target is for ", Option("engine"), " c or numpy")

@@ -34,7 +34,7 @@ from speculative.engines.vocabulary import map_vocabulary
 from speculative.run.function import function_network
 from speculative.run.options import AnyOptions, ModelOptions
 from speculative.run.plan import Plan, make_plan, wanted_models
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 from speculative.support.files import size_of
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
@@ -92,7 +92,7 @@ def load(o: AnyOptions, models: "Models", functions: Any, check_prompts: Callabl
     for drafter in plan.specs:
         if drafter.needs_weights and not models.spec("target").files:
             needs = "needs the target's weights, and a function has none: try prompt_lookup"
-            raise UserError(f"--drafter {drafter.name} {needs}")
+            raise UserError(Option("drafter"), f" {drafter.name} {needs}")
     n_longest = check_prompts(run)
     n_tokens = max(1, n_longest) + o.n_tokens_to_generate
     n_texts = o.batch // o.data_parallel  # on a device

@@ -27,7 +27,7 @@ from speculative.run.values import (
     one_of,
     whole,
 )
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 from speculative.support.synonyms import unknown_option
 
 
@@ -186,7 +186,7 @@ class NoEffect(NamedTuple):
 
     names: Sequence[str]
     useless: Callable  # options -> whether they do nothing in these options
-    reason: str
+    reason: Sequence[str]  # in parts, as of a UserError
 
 
 def is_greedy(o: ModelOptions) -> bool:
@@ -202,14 +202,14 @@ def has_model_of_hub(o: ModelOptions) -> bool:
 
 
 NO_EFFECT = (
-    NoEffect(("top_k", "top_p", "min_p", "eta"), is_greedy, "at temperature 0 the likeliest token is taken"),
-    NoEffect(("mesh", "data_parallel"), lambda o: o.engine in ("c", "numpy"), "it is for --engine jax"),
-    NoEffect(("batch",), lambda o: o.engine == "numpy", "it is for --engine c or jax"),
-    NoEffect(("tree", "fast"), lambda o: o.engine == "jax", "it is for --engine c or numpy"),
-    NoEffect(("threads", "pack"), lambda o: o.engine not in ("c", "auto"), "it is for --engine c"),
-    NoEffect(("ngram_text",), lambda o: not drafts_with("ngram", o), "--drafter ngram is not asked for"),
-    NoEffect(("refresh",), lambda o: not has_model_of_hub(o), "no model of this run is of the Hugging Face hub"),
-    NoEffect(("draft_dtype",), lambda o: not drafts_with("model", o), "the drafter has no draft model"),
+    NoEffect(("top_k", "top_p", "min_p", "eta"), is_greedy, ["at temperature 0 the likeliest token is taken"]),
+    NoEffect(("mesh", "data_parallel"), lambda o: o.engine in ("c", "numpy"), ["it is for ", Option("engine"), " jax"]),
+    NoEffect(("batch",), lambda o: o.engine == "numpy", ["it is for ", Option("engine"), " c or jax"]),
+    NoEffect(("tree", "fast"), lambda o: o.engine == "jax", ["it is for ", Option("engine"), " c or numpy"]),
+    NoEffect(("threads", "pack"), lambda o: o.engine not in ("c", "auto"), ["it is for ", Option("engine"), " c"]),
+    NoEffect(("ngram_text",), lambda o: not drafts_with("ngram", o), [Option("drafter"), " ngram is not asked for"]),
+    NoEffect(("refresh",), lambda o: not has_model_of_hub(o), ["no model of this run is of the Hugging Face hub"]),
+    NoEffect(("draft_dtype",), lambda o: not drafts_with("model", o), ["the drafter has no draft model"]),
 )
 
 
@@ -238,11 +238,11 @@ def read_values(given: dict, names: Collection[str], base: ModelOptions | None) 
     values = {}
     for name, value in given.items():
         if name not in names:
-            raise unknown_option(f"--{name}", names)
+            raise unknown_option(Option(name), names)
         f = FIELDS[name]
         if base and not f.metadata.get("live"):
-            raise UserError(f"--{name} cannot change while models are loaded: start again with it")
-        values[name] = f.default if value is None else checked(f"--{name}", f.metadata["check"], value)
+            raise UserError(Option(name), " cannot change while models are loaded: start again with it")
+        values[name] = f.default if value is None else checked(Option(name), f.metadata["check"], value)
     return values
 
 
@@ -266,7 +266,7 @@ def check_conflicts(values: dict) -> None:
     """Raise UserError if two of these options exclude each other."""
     for name, other in combinations(meant(values), 2):
         if other in excluded_by(name):
-            raise UserError(f"--{name} and --{other} cannot be combined: give one of them")
+            raise UserError(Option(name), " and ", Option(other), " cannot be combined: give one of them")
 
 
 def reset_by(values: dict, base: ModelOptions) -> dict:
@@ -280,7 +280,9 @@ def check_demo(values: dict) -> None:
     for role in ("draft_model_size", "target_model_size"):
         size = values.get(role, "")
         if re.fullmatch("[0-9]+M", size) and "models_dir" not in values:
-            raise UserError(f"--demo is the bundled pair: leave it out to decode with --{role} {size}")
+            raise UserError(
+                Option("demo"), " is the bundled pair: leave it out to decode with ", Option(role), f" {size}"
+            )
 
 
 def check_effects(values: dict, o: ModelOptions) -> None:
@@ -288,4 +290,4 @@ def check_effects(values: dict, o: ModelOptions) -> None:
     for name in meant(values):
         for row in NO_EFFECT:
             if name in row.names and row.useless(o):
-                raise UserError(f"--{name} has no effect here: {row.reason}")
+                raise UserError(Option(name), " has no effect here: ", *row.reason)

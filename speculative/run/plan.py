@@ -20,7 +20,7 @@ from speculative.filters import Filters
 from speculative.rules import Rule, parse_rule
 from speculative.run.options import ModelOptions
 from speculative.run.values import as_typed
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 
 
 class Wanted(NamedTuple):
@@ -105,7 +105,12 @@ def make_plan(o: ModelOptions, engine: Any, functions: Functions = NO_FUNCTIONS)
     Raises UserError if they cannot run together, or not with this engine."""
     rule = parse_rule(o.accept, functions.accept)
     if o.tree and not rule.takes_trees:
-        raise UserError(f"--accept {o.accept} tests a chain, and --tree drafts a tree: leave one of them out")
+        raise UserError(
+            Option("accept"),
+            f" {o.accept} tests a chain, and ",
+            Option("tree"),
+            " drafts a tree: leave one of them out",
+        )
     levels = parse_drafter(o.drafter, functions.drafter, trees=bool(o.tree))
     plan = Plan(
         levels=levels,
@@ -129,7 +134,12 @@ def one_K_a_level(o: ModelOptions, n_levels: int) -> list[int | str]:
     """For each level of the drafter its K. A level without a K of its own has that of the level around it."""
     Ks = list(o.K) if isinstance(o.K, tuple) else [o.K]
     if len(Ks) > n_levels:
-        raise UserError(f"--K {as_typed('K', Ks)} is for {len(Ks)} levels, and --drafter {o.drafter} has {n_levels}")
+        raise UserError(
+            Option("K"),
+            f" {as_typed('K', Ks)} is for {len(Ks)} levels, and ",
+            Option("drafter"),
+            f" {o.drafter} has {n_levels}",
+        )
     return Ks + Ks[-1:] * (n_levels - len(Ks))
 
 
@@ -161,4 +171,4 @@ def check_copies(plan: Plan) -> None:
     own = plan.wanted["target"].dtype
     for role in plan.network_roles:
         if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[own].weight_bytes:
-            raise UserError(f"--drafter {role} takes no fewer bytes than the target, whose weights are {own}")
+            raise UserError(Option("drafter"), f" {role} takes no fewer bytes than the target, whose weights are {own}")

@@ -31,7 +31,7 @@ from speculative.run.plan import Plan
 from speculative.run.steps import TextStep
 from speculative.run.values import as_text, checked, n_nodes, one_of, whole
 from speculative.sampling import Step
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 from speculative.support.terminal import one_line
 
 S = TypeVar("S", bound="Session")
@@ -118,13 +118,16 @@ class Session(Generic[AnyOptions]):
         x = self.encode(prompt)
         tree = self.plan.tree
         if len(tree) >= N:
-            raise UserError(f"a tree of depth {len(tree)} needs --n_tokens_to_generate of at least {len(tree) + 1}")
+            raise UserError(
+                f"a tree of depth {len(tree)} needs ", Option("n_tokens_to_generate"), f" of at least {len(tree) + 1}"
+            )
         more = N + n_nodes(tree)
         if len(x) + more > self.n_ctx:
             whose = "" if self.limiting.role == "target" else f" that {self.limiting} has"
             raise UserError(
                 f"the prompt's {len(x)} tokens and {more} more exceed the context of {self.n_ctx} tokens{whose}: "
-                "shorten the prompt or lower --n_tokens_to_generate"
+                "shorten the prompt or lower ",
+                Option("n_tokens_to_generate"),
             )
         return x
 

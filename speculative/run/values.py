@@ -1,7 +1,6 @@
 """The values of options: from what was typed, or given in Python, to what is meant, and back.
 
-A check takes a value, or the text that was typed, and returns the value. It raises ValueError, which says what the
-value must be.
+A check takes a value, or the text that was typed, and returns the value. It raises WrongValue.
 """
 
 import contextlib
@@ -10,23 +9,23 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import Any, TypeVar
 
-from speculative.support.errors import UserError, did_you_mean
+from speculative.support.errors import UserError, WrongValue, did_you_mean
 
 LARGEST = 2**63 - 1  # whole number that all libraries take
 MOST_NODES = 64  # of a tree
 STOP = " /stop "  # between two stop texts in one line
 OFF = ", or left out, which turns it off"
+T = TypeVar("T")
 
 
-def checked(name: str, check: Callable, value: Any) -> Any:
-    """Return check(value). Raises UserError, which names the value."""
+def checked(name: str, check: Callable[[object], T], value: object) -> T:
+    """Return check(value). name: an Option, or a parameter of Python. Raises UserError, which names the value."""
     try:
         return check(value)
-    except ValueError as error:
-        must_be, *hint = str(error).partition("; did you mean")
-        raise UserError(f"{name} must be {must_be}, not {value!r:.80}{''.join(hint)}") from None
+    except WrongValue as error:
+        raise UserError(name, f" must be {error.must_be}, not {value!r:.80}", hint=error.hint) from None
 
 
 # ---- Checks ----------------------------------------------------------------------------------------------------------
@@ -37,12 +36,12 @@ def as_text(value: Any) -> str:
     try:  # bytes that Python took for ASCII arrive from a command line as halves of surrogate pairs
         return value.encode("utf-8", "surrogateescape").decode("utf-8")
     except (AttributeError, UnicodeError):
-        raise ValueError("a text in UTF-8") from None
+        raise WrongValue("a text in UTF-8") from None
 
 
 def as_source(value: Any) -> str:
     if value not in ("openai", "huggingface") and not re.match(r"https?://\S", str(value)):
-        raise ValueError("openai, huggingface, or the URL of a mirror, which begins with http:// or https://")
+        raise WrongValue("openai, huggingface, or the URL of a mirror, which begins with http:// or https://")
     return str(value)
 
 
@@ -50,7 +49,7 @@ def as_stops(value: Any) -> str | tuple[str, ...]:
     """A stop text, or several."""
     texts = tuple(map(as_text, parts_of(value)))
     if "" in texts:
-        raise ValueError("a text that is not empty, or left out")
+        raise WrongValue("a text that is not empty, or left out")
     return texts[0] if len(texts) == 1 else texts
 
 
@@ -59,7 +58,7 @@ SWITCH = {"True": True, "on": True, "False": False, "off": False}  # what is typ
 
 def as_switch(value: Any) -> bool:
     if str(value) not in SWITCH:
-        raise ValueError("on or off, or given without a value")
+        raise WrongValue("on or off, or given without a value")
     return SWITCH[str(value)]
 
 
@@ -70,7 +69,7 @@ def whole(least: int, most: int = LARGEST, more: str = "") -> Callable:
         digits = str(value)
         if not re.fullmatch(r"\+?[0-9]{1,19}", digits) or not least <= int(digits) <= most:
             bounds = f"from {least} to {most}" if most < LARGEST or len(digits) > 18 else f"of at least {least}"
-            raise ValueError(f"a whole number {bounds}{more}")
+            raise WrongValue(f"a whole number {bounds}{more}")
         return int(digits)
 
     return check
@@ -85,7 +84,7 @@ def number(must_be: str, allowed: Callable) -> Callable:
                 number = float(str(value))
                 if math.isfinite(number) and allowed(number):
                     return number
-        raise ValueError(must_be)
+        raise WrongValue(must_be)
 
     return check
 
@@ -99,7 +98,7 @@ def one_of(*names: str) -> Callable:
 
     def check(value):
         if value not in names:
-            raise ValueError(f"one of {', '.join(names)}{did_you_mean(str(value), names)}")
+            raise WrongValue(f"one of {', '.join(names)}", did_you_mean(str(value), names))
         return value
 
     return check
@@ -125,7 +124,7 @@ def as_widths(value: Any) -> tuple[int, ...]:
     are_sizes = all(re.fullmatch("[1-9][0-9]?", str(part)) for part in parts)
     sizes = tuple(map(int, parts)) if are_sizes else ()
     if not sizes or n_nodes(sizes) > MOST_NODES:
-        raise ValueError(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all")
+        raise WrongValue(f"children by depth, as 2,2,1, of at most {MOST_NODES} nodes in all")
     return sizes
 
 
@@ -140,7 +139,7 @@ ALONE = ", a port of 127.0.0.1, as it answers this machine alone"
 def as_port(value: Any) -> int:
     n = 8000 if value == "True" else whole(0, 65535, ALONE)(value)  # "True" without a value
     if 0 < n < 1024:
-        raise ValueError("a port from 1024 to 65535, or 0 for one that is free")
+        raise WrongValue("a port from 1024 to 65535, or 0 for one that is free")
     return n
 
 

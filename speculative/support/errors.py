@@ -3,9 +3,8 @@
 import contextlib
 import difflib
 import os
-import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from textwrap import shorten
 
 from speculative.support.signals import handle_signals, prepare_streams
@@ -18,23 +17,56 @@ NO_THREAD = "can't start new thread"  # Python says it if threads or memory are 
 MORE_THREADS = "raise the limit of processes (ulimit -u) or of memory (ulimit -v), or take fewer with --threads"
 
 
-class UserError(Exception):
-    """Something the user can put right. Its message is one line: what was wrong, and what would be right."""
+class Option(str):
+    """The name of an option in an error, without the dashes that it has at a command line alone."""
 
-    def __init__(self, message: str):
-        super().__init__(one_line(without_secrets(message)))
+
+class UserError(Exception):
+    """Something the user can put right: a sentence in parts, of which some are options, and a hint.
+
+    UserError(Option("K"), " is given twice") is "--K is given twice" at a command line, and names K in a session, in
+    Python and in the workbench as each of them does. The message is one line.
+    """
+
+    def __init__(self, *sentence: str, hint: str | Sequence[str] = ()):
+        """hint: what would be right, in parts too; it stands behind a semicolon."""
+        super().__init__(*sentence)
+        self.sentence = sentence
+        self.hint = (hint,) if isinstance(hint, str) and hint else tuple(hint)
+        self.prefix = "--"  # of options, where the error is shown
+
+    @property
+    def option(self) -> str:
+        """The first option that the sentence names; "" if it names none."""
+        return next((part for part in self.sentence if isinstance(part, Option)), "")
+
+    def words(self, named: Callable[[str], str]) -> str:
+        """Return the message, with options as `named` names them."""
+        parts = (*self.sentence, "; ", *self.hint) if self.hint else self.sentence
+        words = [named(part) if isinstance(part, Option) else part for part in parts]
+        return one_line(without_secrets("".join(words)))
+
+    def __str__(self) -> str:
+        return self.words(self.prefix.__add__)
+
+
+class WrongValue(ValueError):
+    """What a value must be, and a hint: from the check of an option, which does not know its name."""
+
+    def __init__(self, must_be: str, hint: str = ""):
+        super().__init__(must_be)
+        self.must_be = must_be
+        self.hint = hint
 
 
 @contextlib.contextmanager
-def naming_options(prefix: str) -> Iterator:
-    """Errors in the body of the `with` name an option with this prefix instead of --: "/" in a session, "" in Python. A
-    command line in them stays as it is typed."""
+def naming_options(prefix: str) -> Iterator[None]:
+    """Errors in the body of the `with` name an option with this prefix: "/" in a session, "" in Python."""
     try:
         yield
     except UserError as error:
-        command = r"(python (?:-m|main\.py) [^,;:]*)"
-        message = re.sub(rf"{command}|--([A-Za-z_]+)", lambda match: match[1] or prefix + match[2], str(error))
-        raise UserError(message) from None
+        error.prefix = prefix
+        raise
 
 
 def first_line(error: BaseException) -> str:
@@ -43,13 +75,19 @@ def first_line(error: BaseException) -> str:
     return shorten(line, 200, placeholder=" ...")
 
 
-def did_you_mean(name: str, names: Collection[str]) -> str:
-    """ "; did you mean K?", or "" if none of the names is like it."""
-    alike = [other for other in names if other.lower() == name.lower()]
+def alike(name: str, names: Collection[str]) -> str:
+    """Return the one of the names that is most like this one, "" if none is."""
+    found = [other for other in names if other.lower() == name.lower()]
     if name:
-        alike += [other for other in names if other.startswith(name)]
-    alike += difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {alike[0]}?" if alike else ""
+        found += [other for other in names if other.startswith(name)]
+    found += difflib.get_close_matches(name, names, n=1)
+    return found[0] if found else ""
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """ "did you mean K?", or "" if none of the names is like it."""
+    other = alike(name, names)
+    return f"did you mean {other}?" if other else ""
 
 
 def install(extra: str) -> str:

@@ -3,7 +3,7 @@ taken silently."""
 
 from collections.abc import Collection, Mapping
 
-from speculative.support.errors import UserError, did_you_mean
+from speculative.support.errors import Option, UserError, alike
 
 OPTIONS = {  # an option -> its names elsewhere
     "K": "lookahead gamma num_draft_tokens num_speculative_tokens num_assistant_tokens draft_max spec_draft_n_max "
@@ -28,15 +28,17 @@ MODELS = {  # an official size -> what it is called elsewhere
 
 
 def meant(name: str, names: Collection[str], synonyms: Mapping[str, str]) -> str:
-    """Return "; did you mean K?" for a synonym of K, or a name like it; "" if none of the names is meant."""
+    """Return K for a synonym of K, or a name like it; "" if none of the names is meant."""
     for ours, others in synonyms.items():
         if ours in names and name in others.split():
-            return f"; did you mean {ours}?"
-    return did_you_mean(name, names)
+            return ours
+    return alike(name, names)
 
 
 def unknown_option(typed: str, names: Collection[str]) -> UserError:
-    """Return the error of an option that is none of the names. typed: as it was typed, with its dashes."""
+    """Return the error of an option that is none of the names. typed: with its dashes, if it has any."""
+    typed = type(typed)(typed[:80])  # an Option stays one
     name = typed.lstrip("-").replace("-", "_")
-    hint = meant(name, names, OPTIONS).replace("mean ", "mean --")
-    return UserError(f"unknown option {typed:.80}{hint or '; see --help'}")
+    ours = meant(name, names, OPTIONS)
+    hint = ("did you mean ", Option(ours), "?") if ours else ("see ", Option("help"))
+    return UserError("unknown option ", typed, hint=hint)

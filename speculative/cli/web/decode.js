@@ -25,7 +25,7 @@ async function decode() {
         showStep(value);
       }
     }
-    if (kind === "error") showProblem(value);
+    if (kind === "error") showProblem(value.line, value.field);
     else if (kind === "done") {
       runs = [...runs, value];
       await showRun(value);

@@ -45,13 +45,9 @@ function showFast() {
   for (const name of ["K", "drafter", "accept"]) byId(name).disabled = byId("fast").value === "on";
 }
 
-/** Say why nothing was decoded, in the words of the form, and mark the field that is wrong. */
-function showProblem(line) {
-  const labels = Object.fromEntries(data.fields.map(({ name, label }) => [name, label]));
-  const wrong = [...line.matchAll(/--(\w+)/g)].map(([, name]) => name).find((name) => labels[name]);
-  byId("wrong").textContent = shown(
-    line.replace(/--(\w+)/g, (flag, name) => (labels[name] ? `“${labels[name]}”` : flag)),
-  );
+/** Say why nothing was decoded, and mark the field that is wrong, if it is one. */
+function showProblem(line, wrong = "") {
+  byId("wrong").textContent = shown(line);
   for (const name of names) byId(name).removeAttribute("aria-invalid");
   if (!wrong) return;
   byId(wrong).closest("details")?.setAttribute("open", "");

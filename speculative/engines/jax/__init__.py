@@ -9,7 +9,7 @@ sharding, processes, compilation   several devices, several processes, the cache
 engine            what the contract asks
 """
 
-from speculative.support.errors import UserError, first_line, install
+from speculative.support.errors import Option, UserError, first_line, install
 
 try:
     import jax
@@ -17,6 +17,6 @@ try:
     import jax.sharding
 except (ImportError, RuntimeError, AttributeError, ValueError) as error:  # or jaxlib is of another version
     remedy = f'{install("jax")} (on an NVIDIA GPU also "jax[cuda12]")'
-    raise UserError(f"--engine jax cannot import jax ({first_line(error)}): {remedy}") from error
+    raise UserError(Option("engine"), f" jax cannot import jax ({first_line(error)}): {remedy}") from error
 
 jax.config.update("jax_enable_x64", False)  # float32 stays float32, whatever the environment asks for

@@ -17,7 +17,7 @@ from speculative.engines.jax.forward import cached
 from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
 from speculative.engines.jax.sharding import make_mesh, new_network, placed
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 
 
 class JaxEngine(Engine):
@@ -62,20 +62,29 @@ class JaxEngine(Engine):
     def check(self, plan: Planned) -> None:
         for spec in plan.specs:
             if spec.not_on_jax:
-                raise refuse(f"--drafter {spec.name}", spec.not_on_jax)
+                raise refuse("drafter", spec.name, spec.not_on_jax)
         if plan.depends_on_times and jax.process_count() > 1:
-            raise UserError("--K auto goes by measured times, on which processes would not agree: give a number")
+            raise UserError(
+                Option("K"), " auto goes by measured times, on which processes would not agree: give a number"
+            )
         if plan.batch > 1 and not is_compiled(plan):
             raise UserError(
-                "--batch decodes prompts together in JAX's loop, which is compiled for one draft model and one K: "
-                "it needs --engine jax, --drafter model and a number for --K"
+                Option("batch"),
+                " decodes prompts together in JAX's loop, which is compiled for one draft model and one K: it needs ",
+                Option("engine"),
+                " jax, ",
+                Option("drafter"),
+                " model and a number for ",
+                Option("K"),
             )
         if is_compiled(plan) and plan.rule.kind not in RULES:
-            raise refuse(f"--accept {plan.rule.name}", f"the loop on the device has {', '.join(RULES)}")
+            raise refuse("accept", plan.rule.name, f"the loop on the device has {', '.join(RULES)}")
         if plan.batch % self.n_data:
             raise UserError(
-                f"--data_parallel {self.n_data} gives each copy of the models the same number of prompts: --batch must "
-                f"be a multiple of it, not {plan.batch}"
+                Option("data_parallel"),
+                f" {self.n_data} gives each copy of the models the same number of prompts: ",
+                Option("batch"),
+                f" must be a multiple of it, not {plan.batch}",
             )
 
     def maker(self, spec: ToLoad, in_place: bool) -> Maker:
@@ -113,6 +122,6 @@ def is_compiled(plan: Planned) -> bool:
     return not others and first.has_model and not first.load and not plan.depends_on_times
 
 
-def refuse(what: str, reason: str) -> UserError:
+def refuse(name: str, value: str, reason: str) -> UserError:
     """Return an error for something that the C engine has."""
-    return UserError(f"{what} is for --engine c: {reason}")
+    return UserError(Option(name), f" {value} is for ", Option("engine"), f" c: {reason}")

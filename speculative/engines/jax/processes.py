@@ -31,8 +31,8 @@ def start_processes() -> None:
         raise UserError(f"cannot join the other processes ({first_line(error)}): {check}") from error
 
 
-def devices(n: int = 1, flags: str = "JAX") -> list:
-    """The first n devices. Raises UserError if there are fewer than the flags ask for, or none."""
+def devices(n: int = 1, *wanted_by: str) -> list:
+    """The first n devices. wanted_by: parts of a sentence. Raises UserError if there are fewer, or none."""
     try:
         present = jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter without a message, if a platform is not installed
@@ -40,7 +40,8 @@ def devices(n: int = 1, flags: str = "JAX") -> list:
         raise UserError(f"jax finds no device of JAX_PLATFORMS={platforms} ({first_line(error)}): unset it") from error
     if len(present) < n:
         flag = f"XLA_FLAGS=--xla_force_host_platform_device_count={n}"
-        raise UserError(f"{flags} needs {n} devices, and jax finds {len(present)}; {flag} makes {n} of a CPU")
+        needs = f" needs {n} devices, and jax finds {len(present)}"
+        raise UserError(*(wanted_by or ["JAX"]), needs, hint=f"{flag} makes {n} of a CPU")
     return present[:n]
 
 

@@ -29,7 +29,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from speculative.engines import formats
 from speculative.engines.jax.model import SMALL, DeviceNetwork, Matrix
 from speculative.engines.jax.processes import devices
-from speculative.support.errors import UserError
+from speculative.support.errors import Option, UserError
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
 # device's share of its columns is not contiguous.
@@ -40,14 +40,16 @@ SPLIT_AXIS |= {"attn/c_attn/w": 2, "attn/c_attn/b": 1, "attn/c_proj/w": 0}
 def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
     """n_data copies of the models, each split over n_model neighbouring devices. Raises UserError if there are fewer
     devices, or if a process has none of them."""
-    flags = f"--mesh {n_model}"
+    flags = [Option("mesh"), f" {n_model}"]
     if n_data > 1:
-        flags += f" --data_parallel {n_data}"
-    grid = np.array(devices(n_model * n_data, flags)).reshape(n_data, n_model)
+        flags += [" ", Option("data_parallel"), f" {n_data}"]
+    grid = np.array(devices(n_model * n_data, *flags)).reshape(n_data, n_model)
     mesh = Mesh(grid, ["data", "model"])
     processes = {device.process_index for device in mesh.devices.flat}
     if len(processes) < jax.process_count():
-        raise UserError(f"{flags} leaves some processes without a device: --mesh {jax.device_count()} takes all")
+        raise UserError(
+            *flags, " leaves some processes without a device: ", Option("mesh"), f" {jax.device_count()} takes all"
+        )
     return mesh
 
 
@@ -82,7 +84,7 @@ def check_widths(hparams: dict, n_devices: int) -> None:
     n_embd = hparams["n_embd"]
     for width in (n_embd, hparams.get("n_inner", 4 * n_embd)):
         if width % n_devices:
-            raise UserError(f"--mesh {n_devices} cannot split a width of {width}: take a divisor of it")
+            raise UserError(Option("mesh"), f" {n_devices} cannot split a width of {width}: take a divisor of it")
 
 
 def least_rows(on_cpu: bool, computed: Any) -> int:

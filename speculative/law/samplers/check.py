@@ -69,7 +69,7 @@ def function_in(path: str, name: str) -> Callable:
     if not callable(defined.get(name)):
         functions = [key for key, thing in defined.items() if inspect.isfunction(thing) and thing.__module__ == "law"]
         hint = did_you_mean(name, functions)
-        raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}{hint}")
+        raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}", hint=hint)
     return defined[name]
 
 
