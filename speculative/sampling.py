@@ -81,15 +81,17 @@ def ratio(q: np.ndarray, p: np.ndarray, j: int) -> float:  # [n_vocab] twice, id
 
 
 def as_proposal(given: Any) -> Any:
-    """What a drafter returned, with tokens [m] and p [m, n_vocab] as arrays (a trees.Tree as it is). Raises UserError
-    if it is not a Proposal."""
+    """What a drafter returned, a Proposal or (tokens, p), with tokens [m] and p [m, n_vocab] as arrays (a trees.Tree as
+    it is). Raises UserError if it is something else."""
     if not isinstance(given, Proposal):
         if hasattr(given, "tokens"):
             return given
-        raise UserError(
-            f"the drafter returned {type(given).__name__}: draft(x, k) has to return a Proposal(tokens, p), and "
-            "drafters.model.model_drafter(model, rng) makes such a drafter of a model"
-        )
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise UserError(
+                f"the drafter returned {type(given).__name__}: draft(x, k) has to return (tokens, p) or a "
+                "Proposal(tokens, p); drafters.model.model_drafter(model, rng) makes such a drafter of a model"
+            )
+        given = Proposal(*given)
     m = len(given.tokens)
     p = np.asarray(given.p) if m else np.empty((0, 1), np.float32)  # [m, n_vocab]
     if len(p) != m:
@@ -109,8 +111,11 @@ def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n
         )
     rows = rows[len(rows) - n :]
     sums = np.sum(rows, axis=-1)  # [n]
-    if not np.all(np.abs(sums - 1) <= ROUNDING):
-        raise UserError("the model returned rows that are not distributions, perhaps logits: softmax makes them so")
+    if not (np.all(np.abs(sums - 1) <= ROUNDING) and np.min(rows) >= 0):
+        raise UserError(
+            "the model returned rows that are not distributions (entries of at least 0 whose sum is 1), perhaps "
+            "logits: softmax makes them so"
+        )
     return read_only(rows)
 
 

@@ -108,14 +108,15 @@ UNFIT = [
     (right_drafts, counting(dtype=int), f"the model returned int64[5, 7]: model(x, n_last=3) {ROWS}"),
     (right_drafts, counting(made=np.ndarray.tolist), f"the model returned list: model(x, n_last=3) {ROWS}"),
     (right_drafts, counting(made=lambda rows: rows[0]), f"the model returned float32[7]: model(x, n_last=3) {ROWS}"),
-    (right_drafts, counting(as_logits=True), "not distributions, perhaps logits: softmax makes them so"),
+    (right_drafts, counting(as_logits=True), "perhaps logits: softmax makes them so"),
     (right_drafts, lambda x, n_last: counting_target(x, n_last) * np.nan, "not distributions"),
     (
         model_as_drafter,
         counting(),
-        "the drafter returned ndarray: draft(x, k) has to return a Proposal(tokens, p)",
+        "the drafter returned ndarray: draft(x, k) has to return (tokens, p) or a Proposal(tokens, p)",
     ),
-    (lambda x, k: ([1], one_hot(1)), counting(), "the drafter returned tuple: draft(x, k) has to return a Proposal"),
+    (lambda x, k: ([1], one_hot(1), []), counting(), "the drafter returned tuple: draft(x, k) has to return (tok"),
+    (lambda x, k: ([1, 2], one_hot(1)), counting(), "the drafter returned 2 tokens and 1 rows of p: each"),
     (lambda x, k: Proposal([1, 2], one_hot(1)), counting(), "the drafter returned 2 tokens and 1 rows of p: each"),
 ]
 

@@ -29,7 +29,7 @@ from speculative.engines.network import LOCK, CachedNetwork
 from speculative.rules import parse_rule
 from speculative.run.options import Options, make_options
 from speculative.run.session import Session
-from speculative.sampling import token_by_token
+from speculative.sampling import Proposal, token_by_token
 from speculative.support.panics import redirecting
 from speculative.verify.checks import check_greedy
 
@@ -307,8 +307,9 @@ def test_a_function_is_compared_and_shown_as_a_model_is(as_function, pair, greed
     assert found == expected
     run = session.compare(PROMPT, 12, repeats=1)
     assert run.text == pair.encoder.decode(greedy[:12])
-    assert "Target all_rows in float32" in repr(run)
-    assert "all_rows" in run.html()
+    assert "The target all_rows is a function of yours" in repr(run)
+    assert "Target all_rows" not in repr(run)
+    assert "# none: the target all_rows came from Python" in run.html()
     greedily = check_greedy(session, [np.array(session.encode(PROMPT))], 8)
     assert greedily.passed
     assert not session.exact
@@ -318,7 +319,12 @@ TARGETS = [
     (
         lambda x, n_last: np.zeros((n_last, 2048)),
         {},
-        "the model returned rows that are not distributions, perhaps logits",
+        "the model returned rows that are not distributions (entries of at least 0 whose sum is 1), perhaps logits",
+    ),
+    (
+        lambda x, n_last: np.eye(2048)[[0] * n_last] + np.array([0.004, -0.004] + [0.0] * 2046),
+        {},
+        "the model returned rows that are not distributions (entries of at least 0 whose sum is 1), perhaps logits",
     ),
     (
         lambda x, n_last: [[1.0]],
@@ -420,6 +426,39 @@ def test_a_function_may_write_to_its_x_and_return_lists_and_whole_numbers(pair, 
         return [token] * k, np.eye(2048, dtype=int)[[int(token)] * k].tolist()
 
     assert decoded(pair.changed(drafter=careless, accept=accept).speculative(PROMPT, 20)) == greedy[:20]
+
+
+def test_a_function_may_be_told_when_to_stop_and_return_a_proposal(pair, greedy):
+    """As our own drafters do. K auto asks it, and a function as the target, for no text that is not the decode's."""
+    asked, answers = [], []
+
+    def draft(x, k, go_on=None):
+        asked.append(x)
+        tokens = [int(x[-1])] * k
+        if go_on:
+            answers.append(go_on(3.0))
+        return Proposal(tokens, np.eye(2048, dtype=np.float32)[tokens], margins=[3.0] * k)
+
+    def target(x, n_last):
+        asked.append(x)
+        return rows(x, n_last)
+
+    rows = pair.changed(temperature=1).model("target")
+    session = load_pair(target=target, encoder=pair.encoder, drafter=draft, K="auto")
+    x = pair.encode(PROMPT)
+    assert decoded(session.steps("speculative", x, 12, np.random.default_rng(0))) == greedy[:12]
+    assert answers
+    assert all(text[: len(x)].tolist() == x for text in asked)
+    again = load_pair(target=target, encoder=pair.encoder, drafter=draft, K="auto")
+    assert len(again.drafter(np.random.default_rng(0))(x, 4).tokens) <= 4
+
+
+def test_a_batch_is_compared_with_the_memory_and_names_the_prompt_that_does_not_fit(pair, monkeypatch):
+    assert refusal(pair.batch, ["It", "word " * 900], 8).startswith("prompt 2: the prompt's ")
+    monkeypatch.setattr(type(pair.engine), "free_bytes", lambda engine: 10**6)
+    said = refusal(pair.batch, ["It"] * 50, 8)
+    assert said.startswith("the caches of 50 texts need ")
+    assert said.endswith(" texts at a time would fit")
 
 
 def test_a_functions_rows_are_normalised():

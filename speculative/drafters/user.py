@@ -1,5 +1,6 @@
 """A user's functions, given to load_pair or session.changed: drafter=draft, draft(x, k) -> (tokens, p), and
-accept=rule, rule(proposal, q, rng) -> tokens. (run/function.py has the target.)"""
+accept=rule, rule(proposal, q, rng) -> tokens. (run/function.py has the target.) A drafter may return a Proposal, and
+take go_on as a third parameter: see drafters/model.py."""
 
 import inspect
 import re
@@ -26,14 +27,20 @@ def name_of(function: Callable, taken: Container[str] = ()) -> str:
 
 def check_parameters(function: Callable, form: str) -> None:
     """Raise UserError if a user's function cannot be called in this form, such as "draft(x, k)"."""
-    parameters = form.split(",")
-    try:
-        inspect.signature(function).bind(*parameters)
-    except TypeError:
+    if not is_called_as(function, form):
         name = name_of(function)
-        raise UserError(f"{name} is called as {form}, and takes other parameters: give it these") from None
-    except ValueError:
-        return  # some functions that are not written in Python do not tell their parameters
+        raise UserError(f"{name} is called as {form}, and takes other parameters: give it these")
+
+
+def is_called_as(function: Callable, form: str) -> bool:
+    """Return True if a function can be called in this form, or does not tell its parameters."""
+    try:
+        inspect.signature(function).bind(*form.split(","))
+    except TypeError:
+        return False
+    except ValueError:  # some functions that are not written in Python
+        return True
+    return True
 
 
 def whole_numbers(given: Any) -> list[int]:
@@ -50,15 +57,20 @@ def whole_numbers(given: Any) -> list[int]:
 
 def as_drafter(function: Callable) -> DrafterSpec:
     """Return the function as a drafter."""
-    check_parameters(function, "draft(x, k)")
+    takes_go_on = is_called_as(function, "draft(x, k, go_on)") and "go_on" in inspect.signature(function).parameters
+    if not takes_go_on:
+        check_parameters(function, "draft(x, k)")
     name = name_of(function, DRAFTERS)
 
     def chain(context: Context):
         def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab]
             if k == 0:
                 return NOTHING
-            k = until_unsure([1.0] * k, go_on)  # its margins are unknown
-            proposed = function(np.array(x), k)  # a copy, as x itself is the text
+            if takes_go_on:
+                proposed = function(np.array(x), k, go_on)  # a copy, as x itself is the text
+            else:
+                k = until_unsure([1.0] * k, go_on)  # its margins are unknown
+                proposed = function(np.array(x), k)
             try:
                 return proposal_of(proposed, k, context.n_vocab, name)
             except NOT_IDS as error:
@@ -70,13 +82,14 @@ def as_drafter(function: Callable) -> DrafterSpec:
 
 
 def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
-    """The pair that the function returned, as a Proposal whose rows of p sum to 1.
+    """The pair or Proposal that the function returned, as a Proposal whose rows of p sum to 1.
 
     Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
     """
     if not isinstance(proposed, tuple | list) or len(proposed) < 2:
         raise UserError(f"the drafter {name} should return (tokens, p), not {proposed!r:.80}")
     given, p, *_ = proposed
+    margins = [float(margin) for margin in proposed.margins] if isinstance(proposed, Proposal) else []
     tokens = whole_numbers(given)
     m = len(tokens)
     if m > k:
@@ -96,7 +109,7 @@ def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
     p = (p / sums).astype(np.float32)  # [m, n_vocab]; 1e-50 becomes 0
     if not np.all(p[np.arange(m), tokens] > 0):
         raise UserError(f"the drafter {name} proposes a token whose p is 0: the token must be drawn from p")
-    return Proposal(tokens, p, [name] * m)
+    return Proposal(tokens, p, [name] * m, margins=margins[:m])
 
 
 # ---- Rules -----------------------------------------------------------------------------------------------------------

@@ -36,8 +36,22 @@ def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
     sizes = map(math.prod, shapes.values())
     largest = 4 * max(sizes)
     n_tokens = hparams["n_ctx"] if n_cached is None else n_cached
-    keys = 4 * n_tokens * hparams["n_layer"] * hparams["n_embd"]
-    return weights + 2 * keys + 2 * largest  # values are as large as keys
+    return weights + cache_bytes(hparams, n_tokens) + 2 * largest
+
+
+def cache_bytes(hparams: dict, n_tokens: int) -> int:
+    """Return the bytes of the keys and values of so many tokens, in float32."""
+    return 2 * 4 * n_tokens * hparams["n_layer"] * hparams["n_embd"]
+
+
+def check_batch(models: Iterable[dict], n_texts: int, n_tokens: int, free: int | None) -> None:
+    """Raise UserError if the caches of texts that are decoded together need more bytes than are free. models: the
+    hparams of those that have a cache for each text. n_tokens: of the longest text."""
+    of_text = sum(cache_bytes(hparams, n_tokens) for hparams in models)
+    if free is not None and n_texts * of_text > free:
+        needs = f"the caches of {n_texts} texts need {bytes_in_words(n_texts * of_text)} of memory"
+        fits = f"{free // of_text} texts at a time would fit" if free >= of_text else "take shorter texts"
+        raise UserError(f"{needs}, and {bytes_in_words(free)} are free: {fits}")
 
 
 def read_bytes(path: str | Path, label: str = "", unit: int = 1) -> int | None:

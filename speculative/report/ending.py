@@ -11,7 +11,7 @@ from speculative.checkpoints.official import MODEL_SIZES
 from speculative.report.advice import advice
 from speculative.report.doubt import disturbance
 from speculative.report.record import Model, RunRecord
-from speculative.report.words import duration, percent, rate_text
+from speculative.report.words import duration, functions_used, listed, percent, rate_text
 from speculative.run.options import ModelOptions
 from speculative.support.files import bytes_in_words
 from speculative.support.terminal import one_line
@@ -206,8 +206,19 @@ def what_runs(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
     names = []
     for model in models:
         role = ROLES.get(model.role, "copy")
-        names.append(f"{role} {model.size} in {model.dtype}")
-    line = f"Engine: {engine}. {', '.join(names)}."
+        if model.weight_bytes:
+            names.append(f"{role} {model.size} in {model.dtype}")
+    sentences = []
+    if names:
+        names[0] = names[0][0].upper() + names[0][1:]
+        sentences.append(f"Engine: {engine}. {', '.join(names)}.")
+    functions = functions_used(models, o)
+    if functions:
+        kind = "functions" if len(functions) > 1 else "a function"
+        verb = "are" if len(functions) > 1 else "is"
+        words = f"{listed(functions)} {verb} {kind} of yours."
+        sentences.append(words[0].upper() + words[1:])
+    line = " ".join(sentences)
     if o.fast:
         line += f" {fast_words(models, o)}"
     return one_line(line)

@@ -21,8 +21,8 @@ from speculative.report.advice import advice
 from speculative.report.close_up import close_ups, opening
 from speculative.report.race import Placed, lanes, placed_steps, race_seconds
 from speculative.report.record import RuleUsed, RunRecord
-from speculative.report.words import label, many
-from speculative.run.options import DEMO, FIELDS, Options
+from speculative.report.words import functions_used, label, listed, many
+from speculative.run.options import DEMO, FIELDS
 from speculative.run.values import as_typed
 
 WEB = Path(__file__).parent / "web"
@@ -81,7 +81,7 @@ def page_data(record: RunRecord) -> dict:
     grid = tables.grid(f)
     return {
         **findings(record),
-        "command": command(o, prompt),
+        "command": command(record, prompt),
         "facts": facts(record),
         "options": every_option(record),
         "prompt": prompt,
@@ -125,8 +125,12 @@ def rule_data(rule: RuleUsed) -> dict:
 # ---- The header ------------------------------------------------------------------------------------------------------
 
 
-def command(o: Options, prompt: str) -> str:
-    """Return the command that decodes this run again."""
+def command(record: RunRecord, prompt: str) -> str:
+    """Return the command that decodes this run again, or why there is none."""
+    o = record.options
+    functions = functions_used(record.models, o)
+    if functions:
+        return f"# none: {listed(functions)} came from Python"
     left_out = {*NOT_IN_COMMAND, *(FAST if o.fast else ())}
     values = vars(o) | {"prompt": None if o.prompt_file else prompt}
     words = ["python", "main.py"]

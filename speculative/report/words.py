@@ -1,6 +1,12 @@
 """Numbers and names as they are shown: on the screen, on the page and in tables."""
 
+import re
+from collections.abc import Sequence
+
 from speculative import drafters
+from speculative.report.record import Model
+from speculative.rules import RULES
+from speculative.run.options import ModelOptions
 
 
 def duration(seconds: float) -> str:
@@ -40,6 +46,21 @@ def many(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def listed(names: Sequence[str]) -> str:
+    """["a", "b", "c"] -> "a, b and c"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def digits(p: float) -> str:
     """Three digits, so that small numbers can be compared."""
     return str(int(p)) if p in (0, 1) else f"{p:#.3g}"
+
+
+def functions_used(models: Sequence[Model], o: ModelOptions) -> list[str]:
+    """Return the target, drafters and rule of a run that are functions of the user, in words."""
+    names = [f"the target {model.size}" for model in models if model.role == "target" and not model.weight_bytes]
+    names += [f"the drafter {name}" for name in re.split("[+/]", o.drafter) if name not in drafters.DRAFTERS]
+    if o.accept.partition(":")[0] not in RULES:
+        names.append(f"the rule {o.accept}")
+    return names

@@ -1,12 +1,15 @@
 """Times what K auto chooses by: a draft token and a window of each level, before a decode."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from speculative.drafters import DRAFTERS
 from speculative.drafters.base import DrafterSpec
 from speculative.engines.contract import Engine
+from speculative.engines.network import CachedNetwork
 from speculative.lookahead.learned import WINDOW_ROWS
 from speculative.run.decode import Setup, drafters_of, new_context, new_models
 from speculative.support.progress import working
@@ -28,6 +31,7 @@ class CostTimer:
         """Time the levels whose costs are unknown, in a small part of the time that a decode takes. The innermost comes
         first, because the level around it drafts at its cost. x: a text, whose end is the text of the calls."""
         unknown = [level for level, learned in self.setup.learned.items() if not learned.is_measured]
+        self.prompt = np.asarray(x)  # [n], for functions: they are asked for no text that a decode would not ask for
         most_text = max(1, self.n_ctx - max(WINDOW_ROWS))  # tokens; the rest of the context is for windows
         x = np.asarray(x)[-min(N_TEXT, most_text) :]  # [n]
         with working("timing calls, from which K is chosen", len(unknown), "level", quiet=not unknown, delay=1) as bar:
@@ -53,7 +57,11 @@ class CostTimer:
             return lambda: inner.token_seconds
         if level == len(self.plan.levels) - 1 and spec.has_model:  # a draft is a call
             return partial(self.time_call, spec.role, x, 1)
-        return partial(self.time_draft, drafter, x, clock)  # a look-up, or a level inside which K is a number
+        if spec.name not in DRAFTERS:
+            x = self.prompt
+        return partial(
+            self.time_draft, drafter, x, clock
+        )  # a look-up, a function, or a level inside which K is a number
 
     def time_draft(self, drafter: Callable, x, clock: Callable) -> float:  # [n]
         """Return the seconds of a draft after a text that the drafter has read."""
@@ -65,6 +73,11 @@ class CostTimer:
     def time_call(self, role: str, x, n_rows: int) -> float:  # [n]
         """Return the seconds of a call of a model for so many rows of each text: for as many rows after x alone, or if
         these are more than the context has room for, in proportion."""
+        network = self.setup.loaded[role]
+        if role == "target" and not isinstance(network, CachedNetwork):
+            began = time.perf_counter()
+            network.logits(self.prompt, min(n_rows, len(self.prompt)))
+            return time.perf_counter() - began
         n_all = n_rows * self.plan.batch
         n_timed = min(n_all, self.n_ctx - len(x))
-        return self.engine.window_seconds(self.setup.loaded[role], x, n_timed) * n_all / n_timed
+        return self.engine.window_seconds(network, x, n_timed) * n_all / n_timed

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from speculative.drafters.user import NO_FUNCTIONS, Functions
+from speculative.engines import memory
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork
 from speculative.run.batch import decode_together
@@ -30,7 +31,7 @@ from speculative.run.options import AnyOptions, make_options
 from speculative.run.plan import Plan
 from speculative.run.steps import TextStep
 from speculative.run.values import as_text, checked, n_nodes, one_of, whole
-from speculative.sampling import Step
+from speculative.sampling import Proposal, Step
 from speculative.support.errors import Option, UserError
 from speculative.support.terminal import one_line
 
@@ -131,6 +132,26 @@ class Session(Generic[AnyOptions]):
             )
         return x
 
+    def all_input_ids(self, prompts: Sequence[str], N: int) -> list[list[int]]:
+        """Return the ids of each prompt. Raises UserError as input_ids does, with the number of the prompt if there are
+        several."""
+        inputs = []
+        for number, prompt in enumerate(prompts, start=1):
+            try:
+                inputs.append(self.input_ids(prompt, N))
+            except UserError as error:
+                if len(prompts) == 1:
+                    raise
+                raise UserError(f"prompt {number}: ", *error.sentence, hint=error.hint) from None
+        return inputs
+
+    def check_batch(self, setup: Setup, inputs: Sequence[Ids], N: int) -> None:
+        """Raise UserError if the caches of the texts that are decoded together do not fit into the memory."""
+        with_caches = [role for role in setup.plan.network_roles if role not in setup.copies]
+        hparams = [self.models.spec(role).hparams for role in with_caches if self.models.spec(role).files]
+        n_tokens = max(map(len, inputs)) + N
+        memory.check_batch(hparams, min(setup.plan.batch, len(inputs)), n_tokens, self.engine.free_bytes())
+
     def prompts_that_fit(self, prompts: Sequence[str]) -> tuple[list[str], list[int]]:
         """Return the prompts that fit with the tokens to generate, and their lengths in tokens. If others of a batch do
         not fit, a line names each. Raises UserError if none does."""
@@ -167,7 +188,9 @@ class Session(Generic[AnyOptions]):
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
         self.models.files_in_use.check()
-        inputs = [self.input_ids(prompt, N) for prompt in prompts]
+        inputs = self.all_input_ids(prompts, N)
+        if setup.plan.batch > 1 and not setup.device:
+            self.check_batch(setup, inputs, N)
         if name == "speculative":  # the other decoder has no K, for which calls are timed first
             self.ready(inputs, N, setup)
         return self.decoded(name, inputs, N, sample, Observer(setup.plan.rule), setup)
@@ -233,7 +256,6 @@ class Session(Generic[AnyOptions]):
 
     def drafter(self, rng: np.random.Generator, target: Any = None) -> Callable:
         """Return the drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
-        self.measure([0])
         loaded = dict(self.setup.loaded)
         if isinstance(target, Model):
             loaded["target"] = target.network  # whose cache its copies read
@@ -241,7 +263,15 @@ class Session(Generic[AnyOptions]):
         if target is not None:
             models["target"] = target  # the caller's own: heads read its last hidden row
         drafters = drafters_of(self.setup, new_context(self.setup, models, rng), 0)
-        return first_drafter(self.setup, 0, drafters, models["target"])
+        drafter = first_drafter(self.setup, 0, drafters, models["target"])
+        if not self.setup.learned:
+            return drafter
+
+        def draft(x: Ids, k: int) -> Proposal:  # [n]
+            self.measure(x)  # at the first call, after its text
+            return drafter(x, k)
+
+        return draft
 
     def steps(self, name: str, x: Ids, N: int, rng: np.random.Generator) -> Iterator[Step]:
         """Yield the Steps of the decoder `name` for N tokens of one prompt, without their text."""
