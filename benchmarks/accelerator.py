@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.tables import parser_of, table, take_turns
+from benchmarks.tables import parser_of, table, take_turns, whole
 
 CONTEXT = 64  # tokens in the cache when rows are timed
 
@@ -66,9 +66,9 @@ def main(argv: list[str]) -> None:
     parser = parser_of("accelerator", __doc__)
     runs.add_models(parser.add_argument)
     parser.set_defaults(draft_dtype="auto")
-    parser.add_argument("--n_tokens", nargs="+", type=int, default=[40, 400])
-    parser.add_argument("--rows", nargs="+", type=int, default=[1, 2, 5, 9, 17, 33], help="of a call; the first is 1")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--n_tokens", nargs="+", type=whole, default=[40, 400])
+    parser.add_argument("--rows", nargs="+", type=whole, default=[1, 2, 5, 9, 17, 33], help="of a call; the first is 1")
+    parser.add_argument("--rounds", type=whole, default=9)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are copied to measure the bandwidth")
     o = parser.parse_args(argv)
     session = runs.load(o, ["model"], engine="jax")

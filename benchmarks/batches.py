@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.plots import draw
-from benchmarks.tables import parser_of, table, take_turns
+from benchmarks.tables import parser_of, table, take_turns, whole
 from speculative.report.analysis import leviathan_tokens
 from speculative.run.session import Session
 from speculative.support.texts import read_prompts
@@ -72,11 +72,11 @@ def plot_batches(rows: list[dict], axes) -> None:
 def main(argv: list[str]) -> None:
     parser = parser_of("batches", __doc__)
     runs.add_models(parser.add_argument)
-    parser.add_argument("--texts", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--texts", nargs="+", type=whole, default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--K", nargs="+", default=["1", "2", "4", "auto"])
     parser.add_argument("--prompts", default=str(runs.PROMPTS["prose"]), help="file")
-    parser.add_argument("--n_tokens", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--n_tokens", type=whole, default=24)
+    parser.add_argument("--rounds", type=whole, default=3)
     parser.add_argument("--out", help="file for a picture")
     o = parser.parse_args(argv)
     loaded = runs.load(o, ["model"])

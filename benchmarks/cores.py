@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from benchmarks.kernels import PROMPT, forward, read
 from benchmarks.runs import MODELS
-from benchmarks.tables import parser_of, table, take_turns
+from benchmarks.tables import parser_of, table, take_turns, whole
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.c import engine
 from speculative.engines.c.forward import CompiledPass
@@ -95,8 +95,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("models", nargs="*", default=["tiny-draft", "tiny-target"])
     parser.add_argument("--models_dir", default=str(MODELS))
     parser.add_argument("--dtypes", nargs="+", choices=FORMATS, default=[*FORMATS])
-    parser.add_argument("--threads", nargs="+", type=int, default=thread_counts(n_cores()))
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", nargs="+", type=whole, default=thread_counts(n_cores()))
+    parser.add_argument("--rounds", type=whole, default=7)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")
     o = parser.parse_args(argv)
     all_cpus = cpus_in_order(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else []

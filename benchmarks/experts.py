@@ -9,7 +9,7 @@ experts is read.
 
 import numpy as np
 
-from benchmarks.tables import parser_of, table
+from benchmarks.tables import parser_of, table, whole
 
 MODELS = {  # a model -> its experts in a layer, and those that a token takes
     "Mixtral 8x7B": (8, 2),
@@ -35,8 +35,8 @@ def count_touched(n_experts: int, n_chosen: int, n_tokens: int, rng: np.random.G
 
 def main(argv: list[str]) -> None:
     parser = parser_of("experts", __doc__)
-    parser.add_argument("--T", nargs="+", type=int, default=[5], help="tokens of a window")
-    parser.add_argument("--draws", type=int, default=2000, help="windows to simulate")
+    parser.add_argument("--T", nargs="+", type=whole, default=[5], help="tokens of a window")
+    parser.add_argument("--draws", type=whole, default=2000, help="windows to simulate")
     o = parser.parse_args(argv)
     rng = np.random.default_rng(0)
     rows = []

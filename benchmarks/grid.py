@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import latency, plots, runs
-from benchmarks.tables import parser_of, table
+from benchmarks.tables import parser_of, table, whole
 from speculative.support.texts import read_prompts
 
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
@@ -268,13 +268,13 @@ def options_of(name: str, argv: list[str]):
     add = parser.add_argument
     runs.add_models(add)
     add("--prompts", nargs="+", help="files, .jsonl (objects with a prompt) or one prompt a line [prose and code]")
-    add("--n_prompts", type=int, default=4, help="of each file, at most")
-    add("--n_tokens", type=int, default=64, help="to generate after each prompt")
+    add("--n_prompts", type=whole, default=4, help="of each file, at most")
+    add("--n_tokens", type=whole, default=64, help="to generate after each prompt")
     add("--settings", nargs="+", type=setting, default=[(0.0, None)], help="temperature or temperature:top_p")
     add("--drafters", nargs="+", default=["model"])
     add("--K", nargs="+", type=number, default=[4], help="numbers, auto, 8/4 for two levels, or a tree as 2,2,1")
     add("--accept", nargs="+", default=["token"], help="rules: token, block, lenient:0.5")
-    add("--repeats", type=int, default=1, help="with other seeds; each run is the median of half a second")
+    add("--repeats", type=whole, default=1, help="with other seeds; each run is the median of half a second")
     add("--out", help="folder for the runs and the pictures" if preset.plots else "folder for the runs")
     parser.set_defaults(**{"prompts": runs.PROMPTS} | preset.defaults)
     o = parser.parse_args(argv)

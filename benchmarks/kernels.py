@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.runs import MODELS
-from benchmarks.tables import parser_of, table, take_turns
+from benchmarks.tables import parser_of, table, take_turns, whole
 from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
 from speculative.engines.c import packing
 from speculative.engines.c.engine import CEngine
@@ -80,8 +80,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("models", nargs="*", default=["tiny-draft", "tiny-target"])
     parser.add_argument("--models_dir", default=str(MODELS))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=whole, default=9)
+    parser.add_argument("--threads", type=whole)
     parser.add_argument("--memory", type=float, default=2.0, help="GiB that are read to measure the bandwidth")
     o = parser.parse_args(argv)
     folders = {model: str(Path(o.models_dir, model)) for model in o.models}

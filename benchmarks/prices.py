@@ -9,13 +9,14 @@ are those of 1558M and 124M (in int8): stand-ins of that size accept the same dr
 other than models and copies cost nothing. A speedup is the mean over prompts, with the reading of the prompt.
 """
 
+from argparse import ArgumentTypeError
 from statistics import mean
 
 import numpy as np
 
 from benchmarks import runs
 from benchmarks.grid import number
-from benchmarks.tables import parser_of, table
+from benchmarks.tables import parser_of, table, whole
 from speculative.engines.model import LastCall, Model
 from speculative.filters import Filters
 from speculative.lookahead.costs import line_through
@@ -47,6 +48,14 @@ MS = {  # {machine of two cores: {weights: milliseconds of a call that reads so 
     },
 }
 SETTINGS = [f"{drafter}:{K}" for drafter in ("model", "prompt_lookup+model", "int8/model") for K in (4, 8, "auto")]
+
+
+def drafter_and_K(text: str) -> str:
+    """Return a setting as it is. Raises ArgumentTypeError if it is not DRAFTER:K."""
+    drafter, colon, K = text.rpartition(":")
+    if not drafter or not colon or not (K == "auto" or K.isdecimal()):
+        raise ArgumentTypeError(f"{text!r:.40} should be DRAFTER:K, such as model:4 or int8/model:auto")
+    return text
 
 
 class PricedModels:
@@ -111,10 +120,12 @@ def main(argv: list[str]) -> None:
     parser = parser_of("prices", __doc__)
     runs.add_models(parser.add_argument)
     parser.add_argument("--costs", nargs="+", choices=MS, default=[*MS], help="tables")
-    parser.add_argument("--settings", nargs="+", default=[*SETTINGS, "int8/prompt_lookup+model:auto"])
+    parser.add_argument(
+        "--settings", nargs="+", type=drafter_and_K, default=[*SETTINGS, "int8/prompt_lookup+model:auto"]
+    )
     parser.add_argument("--prompts", default=str(runs.PROMPTS["prose"]), help="file")
-    parser.add_argument("--n_prompts", type=int, default=20)
-    parser.add_argument("--n_tokens", type=int, default=40)
+    parser.add_argument("--n_prompts", type=whole, default=20)
+    parser.add_argument("--n_tokens", type=whole, default=40)
     parser.add_argument("--temperature", type=float, default=0.0)
     o = parser.parse_args(argv)
     session = runs.load(o, [setting.rsplit(":", 1)[0] for setting in o.settings])

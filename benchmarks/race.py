@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.tables import parser_of
+from speculative.report.document import read_run
 from speculative.support.errors import UserError
 from speculative.support.files import write_text
 
@@ -230,4 +231,5 @@ def main(argv: list[str]) -> None:
     parser.add_argument("run", type=Path, help="a run's JSON")
     parser.add_argument("out", type=Path, help="the picture that is written")
     o = parser.parse_args(argv)
-    write_text(o.out, race(json.loads(o.run.read_text(encoding="utf-8"))))
+    read_run(str(o.run))  # a file that is no run is one line
+    write_text(str(o.out), race(json.loads(o.run.read_text(encoding="utf-8"))))

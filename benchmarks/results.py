@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.runs import MODELS, PROMPTS
-from benchmarks.tables import parser_of
+from benchmarks.tables import parser_of, whole
 from speculative.cli.command import parse
 from speculative.report.turns import timed_turns
 from speculative.run.session import Session
@@ -108,9 +108,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--draft_model_size", default="tiny-draft", help="draft model")
     parser.add_argument("--target_model_size", default="padded-target", help="target model")
     parser.add_argument("--prompts", default=str(PROMPTS["prose"]), help="a file of prompts")
-    parser.add_argument("--n_prompts", type=int, default=20, help="prompts of it, at most")
-    parser.add_argument("--n_tokens_to_generate", type=int, default=40, help="tokens after each")
-    parser.add_argument("--threads", type=int, default=None, help="most threads")
+    parser.add_argument("--n_prompts", type=whole, default=20, help="prompts of it, at most")
+    parser.add_argument("--n_tokens_to_generate", type=whole, default=40, help="tokens after each")
+    parser.add_argument("--threads", type=whole, default=None, help="most threads")
     o = parser.parse_args(argv)
     prompts = read_prompts(o.prompts, o.n_prompts)
     rows = measure([*settings_of(o, prompts)], prompts, o.n_tokens_to_generate)

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import runs
-from benchmarks.tables import parser_of, table
+from benchmarks.tables import parser_of, table, whole
 from speculative.checkpoints import tensors
 from speculative.engines.formats import FORMATS
 
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     parser = parser_of("start", __doc__)
     runs.add_models(parser.add_argument)
     parser.add_argument("--dtypes", nargs="+", choices=FORMATS, default=[*FORMATS])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=whole, default=3)
     parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
     o = parser.parse_args(argv)
     if o.began:

@@ -5,12 +5,28 @@ import re
 from collections.abc import Callable
 from statistics import median
 from timeit import timeit
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+
+from speculative.support.errors import UserError
 
 
-def parser_of(command: str, about: str) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{self.prog}: {message}: --help lists what it takes")
+
+
+def parser_of(command: str, about: str) -> Parser:
     raw = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(f"python -m benchmarks {command}", description=about, formatter_class=raw)
+    return Parser(f"python -m benchmarks {command}", description=about, formatter_class=raw)
+
+
+def whole(text: str) -> int:
+    """Return a whole number of at least 1. Raises ArgumentTypeError."""
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} should be a whole number of at least 1")
+    return int(text)
 
 
 class Column(NamedTuple):

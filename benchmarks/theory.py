@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.plots import INK, draw
 from benchmarks.tables import parser_of, table
 from speculative.report.analysis import leviathan_tokens
+from speculative.report.document import read_run
 from speculative.support.errors import UserError
 
 K_MAX = 16
@@ -81,6 +82,7 @@ def main(argv: list[str]) -> None:
     o = parser.parse_args(argv)
     if not o.run:
         return print(table_1())
+    read_run(o.run)  # a file that is no run is one line
     figures = json.loads(Path(o.run).read_text(encoding="utf-8"))["figures"]
     alpha, c, beta, K = (figures[name] for name in ("alpha", "c", "mean_beta", "usual_K"))
     if None in (alpha, c, beta):

@@ -230,3 +230,23 @@ def test_a_grown_folder_decodes_the_same_text(tmp_path):
     for prompt in ('"From the first, two facts', "naïve café — 中文 🙂\n"):
         assert large.encode(prompt) == small.encode(prompt)
         assert large.compare(prompt, 20).text == small.compare(prompt, 20).text
+
+
+WRONG_WORDS = [
+    ("kernels --rounds 0", "argument --rounds: '0' should be a whole number of at least 1"),
+    ("batches --texts 0", "argument --texts: '0' should be a whole number of at least 1"),
+    ("results --n_prompts many", "argument --n_prompts: 'many' should be a whole number of at least 1"),
+    ("prices --settings model", "'model' should be DRAFTER:K, such as model:4 or int8/model:auto"),
+    ("prices --settings model:", "'model:' should be DRAFTER:K, such as model:4 or int8/model:auto"),
+    ("race README.md race.svg", "README.md is not a run"),
+    ("theory --run README.md", "README.md is not a run"),
+    ("kernels --dtypes int3", "invalid choice: 'int3'"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG_WORDS)
+def test_wrong_words_are_one_line(words, said, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    line = refusal(index.main, words.split())
+    assert said in line
+    assert "\n" not in line

@@ -4,12 +4,14 @@ import json
 import math
 import re
 import shutil
+from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import MODELS
 from scipy.special import rel_entr
-from tiny import HPARAMS, random_params
+from tiny import HPARAMS, random_params, refusal
 
 pytest.importorskip("jax")
 
@@ -21,6 +23,7 @@ from speculative import load_pair
 from speculative.support.errors import UserError
 from training import distil, loop
 from training.__main__ import main
+from training.files import checkpoint_of, folder_of
 from training.network import write
 from utils import load_encoder_hparams_and_params
 
@@ -196,3 +199,14 @@ def test_the_loop_refuses_the_checkpoint_of_another_run_and_a_loss_that_is_not_a
         (tmp_path / "a.npz").write_bytes(content)
         with pytest.raises(UserError, match=r"a\.npz is damaged: delete it to begin again"):
             fit("a run", 1.0, steps=2)
+
+
+@pytest.mark.parametrize(("out", "folder"), [("new", "models/new"), ("./new", "new"), ("/a/new", "/a/new")])
+def test_out_is_a_name_in_models_dir_or_a_path(out, folder):
+    o = Namespace(out=out, models_dir="models")
+    assert folder_of(o) == Path(folder)
+    assert checkpoint_of(o) == Path(f"{folder}.npz")
+
+
+def test_out_that_leads_out_of_models_dir_is_refused():
+    assert "--out 'a/../../b' should be" in refusal(folder_of, Namespace(out="a/../../b", models_dir="models"))

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 from speculative.blog.utils import load_encoder_hparams_and_params
 
-from speculative.checkpoints.names import model_folder
+from speculative.checkpoints.names import checked_model_name, local_folder, model_folder
 from speculative.support.errors import UserError
 from speculative.support.files import replacing
 from training.loop import say
@@ -32,7 +32,7 @@ def load(o, model_size: str, n_seq: int) -> tuple:
 
 def load_both(o, n_seq: int) -> tuple:
     """-> (encoder, target, draft). Raises UserError if the draft cannot learn from the target."""
-    check_new(Path(o.models_dir, o.out))
+    check_new(folder_of(o))
     if o.divergence == "reverse_kl" and 0 in o.temperature:
         raise UserError("--divergence reverse_kl needs temperatures above 0: at 0 it is infinite")
     encoder, target = load(o, o.target_model_size, n_seq)
@@ -74,17 +74,27 @@ def convert_all(params, convert, name: str = ""):
     return convert(name, params)
 
 
+def folder_of(o) -> Path:
+    """Return the folder of the new draft: --out in models_dir, or --out itself if it is a path. Raises UserError."""
+    try:
+        name = checked_model_name(o.out)
+    except ValueError as must_be:
+        raise UserError(f"--out {o.out!r:.200} should be {must_be}") from None
+    return Path(local_folder(name, str(o.models_dir)))
+
+
 def checkpoint_of(o) -> Path:
-    return Path(o.models_dir, f"{o.out}.npz")
+    folder = folder_of(o)
+    return folder.with_name(f"{folder.name}.npz")
 
 
 def save_draft(o, draft: Model) -> None:
     """Write the draft that has learned, with its target's vocabulary, and delete its checkpoint."""
     folder = Path(model_folder(o.target_model_size, str(o.models_dir)))
     vocabulary = {name: (folder / name).read_bytes() for name in VOCABULARY if (folder / name).exists()}
-    save_model(Path(o.models_dir, o.out), draft, vocabulary)
+    save_model(folder_of(o), draft, vocabulary)
     checkpoint_of(o).unlink(missing_ok=True)
-    say(f"the new draft is --draft_model_size {o.out}")
+    say(f"the new draft is --draft_model_size {o.out} --models_dir {o.models_dir}")
 
 
 def save_model(folder: Path, model: Model, vocabulary: dict[str, bytes]) -> None:
