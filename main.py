@@ -7,38 +7,31 @@ python main.py --demo
 if __name__ == "__main__":
     import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 
-from speculative.cli.command import choose_prompts, parse, run
+from speculative.cli.command import choose_prompts, direct_output, read_command, read_options
 from speculative.cli.display import Screen
-from speculative.cli.interactive import interact
-from speculative.cli.outcome import prepare_output, show_report, write_packed
+from speculative.cli.modes import other_mode
+from speculative.cli.outcome import show_report
 from speculative.report.record import RunRecord
 from speculative.report.turns import timed_turns
 from speculative.run.options import Options
 from speculative.run.session import Session
 from speculative.sampling import autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.support.errors import guarded
-from speculative.verify.checks import verify
 
 __all__ = ["autoregressive_sampling", "main", "max_fn", "sample", "speculative_sampling"]  # as in the blog's main.py
 
 
 def main(**flags) -> None:
     """The blog's run, with the blog's parameters and defaults: see --help."""
-    o = prepare_output(parse(flags))
-    if o.pack:
-        return write_packed(o)
-    prompts = choose_prompts(o)  # one, several with --batch, none with --interactive or --serve
+    o = read_options(flags)
+    direct_output(o)
+    if mode := other_mode(o):  # --pack, --verify, --interactive or --serve
+        return mode(o, decode_with_both)
 
     # load both models
-    session = Session(o, prompts=prompts, quiet=o.quiet)
-    if o.verify:
-        return verify(session, *prompts)
-    if o.interactive:
-        return interact(session, decode_with_both)
-    if o.serve is not None:
-        from speculative.cli.workbench import serve  # its libraries are an extra
+    session = Session(o, prompts=choose_prompts(o), quiet=o.quiet)
 
-        return serve(session, o.serve)
+    # decode with both, and print the times, the texts and the report
     decode_with_both(session, session.prompts)
 
 
@@ -57,4 +50,5 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord
 
 
 if __name__ == "__main__":
-    guarded(run, main, __doc__)
+    with guarded():
+        main(**read_command(__doc__))

@@ -39,4 +39,5 @@ def main():
 
 
 if __name__ == "__main__":
-    guarded(main, interrupted="interrupted; run again to go on from here")
+    with guarded(interrupted="interrupted; run again to go on from here"):
+        main()

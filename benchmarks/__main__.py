@@ -41,4 +41,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    guarded(main, interrupted="interrupted; with --out, run again to continue")
+    with guarded(interrupted="interrupted; with --out, run again to continue"):
+        main()

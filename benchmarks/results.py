@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.runs import MODELS, PROMPTS
 from benchmarks.tables import parser_of, whole
-from speculative.cli.command import parse
+from speculative.cli.command import read_options
 from speculative.report.turns import timed_turns
 from speculative.run.session import Session
 from speculative.support.texts import read_prompts
@@ -72,10 +72,10 @@ def settings_of(o: argparse.Namespace, prompts: list[str]) -> Iterator[Setting]:
     """Load the models as main.py does, and yield the rows. The two formats of the draft model are two pairs."""
     names = ("models_dir", "draft_model_size", "target_model_size", "threads", "n_tokens_to_generate")
     flags = {name: getattr(o, name) for name in names}
-    session = Session(parse(flags), prompts=prompts)
+    session = Session(read_options(flags), prompts=prompts)
     yield Setting(AUTOREGRESSIVE, session, AUTOREGRESSIVE)
     yield Setting("default", session)
-    blogs = Session(parse(flags | {"draft_dtype": "float32"}), prompts=prompts)
+    blogs = Session(read_options(flags | {"draft_dtype": "float32"}), prompts=prompts)
     yield Setting("`--draft_dtype float32`, the blog's", blogs)
     yield Setting("`--fast`", session.changed(fast=True))
 

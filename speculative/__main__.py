@@ -5,7 +5,7 @@ import sys
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli import replay
-from speculative.cli.command import run
+from speculative.cli.command import read_command
 from speculative.law.samplers import check as check_law
 from speculative.support.errors import guarded
 
@@ -15,9 +15,11 @@ COMMANDS = {"law": check_law.main, "page": replay.main}
 def command() -> None:
     """Run the words of the command line."""
     name, *words = sys.argv[1:] or [""]
-    if name in COMMANDS:
-        return guarded(COMMANDS[name], words)
-    guarded(run, main.main, main.__doc__)
+    with guarded():
+        if name in COMMANDS:
+            COMMANDS[name](words)
+        else:
+            main.main(**read_command(main.__doc__))
 
 
 if __name__ == "__main__":

@@ -149,7 +149,8 @@ def command(capsys):
 
     def command(*words):
         try:
-            guarded(lambda: main.run(main.main, main.__doc__, list(words)))
+            with guarded():
+                main.main(**main.read_command(main.__doc__, list(words)))
             status = 0
         except SystemExit as end:
             status = end.code

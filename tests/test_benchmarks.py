@@ -133,7 +133,7 @@ def test_the_commands_of_the_pages_are_understood(program, words, monkeypatch):
     monkeypatch.setattr(grid, "measure", measure)
     name, *flags = words = shlex.split(words)
     if program == "main.py":
-        command.run(lambda **given: command.parse(given), "", words)
+        command.read_options(command.read_command("", words))
     elif program == "-m training":
         new_parser().parse_args(words)
     elif program == "-m benchmarks" and name in grid.PRESETS:

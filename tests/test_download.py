@@ -188,7 +188,8 @@ import sys
 from speculative.checkpoints.download import download
 from speculative.support.errors import guarded
 url, path, sha256 = sys.argv[1:]
-guarded(lambda: download(url, path, sha256, 1_000_000))
+with guarded():
+    download(url, path, sha256, 1_000_000)
 """
 
 

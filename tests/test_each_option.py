@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-import main
 from speculative.checkpoints import complete
-from speculative.cli import outcome
+from speculative.cli import modes, outcome
 from speculative.run import load
 from speculative.run.options import FIELDS
 
@@ -73,7 +72,7 @@ ROWS = [
     Row("--verify", "calls verify"),
     Row("--interactive", "calls interact"),
     Row("--serve=9000", "calls serve 9000"),
-    Row("--pack", "calls write_packed"),
+    Row("--pack", "calls pack"),
 ]
 
 
@@ -86,8 +85,8 @@ def output(command, pair_words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps, however long the engine's name is
     monkeypatch.setenv("COLUMNS", "10000")
-    for name in ("verify", "interact", "write_packed"):
-        monkeypatch.setattr(main, name, lambda *given, name=name: print("calls", name))
+    for name in ("verify", "interact", "pack"):
+        monkeypatch.setattr(modes, name, lambda *given, name=name: print("calls", name))
     monkeypatch.setattr(load, "complete", complete_model)
 
     def output(words):

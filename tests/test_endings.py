@@ -49,7 +49,8 @@ def write():
         print("ready", flush=True)
         time.sleep(600)
 
-errors.guarded(write, interrupted="interrupted: and how to go on")
+with errors.guarded(interrupted="interrupted: and how to go on"):
+    write()
 """
     (tmp_path / "file").write_text("old")
     process = start("-c", code)
@@ -120,16 +121,16 @@ def test_a_signal_ends_the_server_while_it_decodes(number, status, pair_words):
     ids=repr,
 )
 def test_a_foreseen_error_is_one_line(error, line, capsys):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        guarded(Mock(side_effect=error))
+    with pytest.raises(SystemExit, match=r"^2$"), guarded():
+        raise error
     err = capsys.readouterr().err
     assert line in err
     assert err.count("\n") == 1
 
 
 def test_an_unforeseen_error_shows_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        guarded(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError), guarded():
+        1 / 0  # noqa: B018
 
 
 @pytest.mark.parametrize(

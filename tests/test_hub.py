@@ -19,7 +19,8 @@ SETTINGS = CONFIG | {"vocab_size": 2048}
 LOAD = """
 import sys, utils
 from speculative.support.errors import guarded
-guarded(lambda: print(utils.load_encoder_hparams_and_params(*sys.argv[1:])[2]["wte"].tobytes().hex()[:64]))
+with guarded():
+    print(utils.load_encoder_hparams_and_params(*sys.argv[1:])[2]["wte"].tobytes().hex()[:64])
 """
 
 

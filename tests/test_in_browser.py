@@ -17,7 +17,7 @@ from tiny import ROOT
 from benchmarks.images import WORDS
 from benchmarks.tables import without_numbers
 from speculative import load_pair
-from speculative.cli.command import parse
+from speculative.cli.command import read_options
 from speculative.cli.display import PRINTABLE
 from speculative.cli.workbench import LABELS, Workbench
 from speculative.report.close_up import VISIBLE
@@ -70,7 +70,7 @@ def sampled(pair):
 
 @pytest.fixture
 def bench(pair):
-    return Workbench(Session(parse({"demo": "True"}), pair.models, quiet=True))
+    return Workbench(Session(read_options({"demo": "True"}), pair.models, quiet=True))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiny import refusal
 
 from speculative import load_pair
-from speculative.cli.command import parse, run
+from speculative.cli.command import read_command, read_options
 from speculative.cli.help import help_text
 from speculative.cli.interactive import read_changes
 from speculative.cli.words import read_words
@@ -23,9 +23,7 @@ from speculative.support.errors import UserError
 
 def typed(line):
     """The Options that main gets for these words."""
-    found = []
-    run(lambda **flags: found.append(parse(flags)), "", line if isinstance(line, list) else line.split())
-    return found[0]
+    return read_options(read_command("", line if isinstance(line, list) else line.split()))
 
 
 def value_for(name):
@@ -152,7 +150,7 @@ PAIRS = [(one, other) for some, others in CONFLICTS for one in some for other in
 @pytest.mark.parametrize(("one", "other"), sorted(PAIRS))
 def test_options_that_exclude_each_other(one, other):
     for names in ((one, other), (other, one)):
-        line = refusal(parse, {name: value_for(name) for name in names})
+        line = refusal(read_options, {name: value_for(name) for name in names})
         assert re.fullmatch(r"--(\w+) and --(\w+) cannot be combined: give one of them", line)
         assert {*re.findall(r"--(\w+)", line)} == {one, other}
 
@@ -177,14 +175,14 @@ ROWS = [
 @pytest.mark.parametrize(("name", "reason", "useless", "useful"), ROWS)
 def test_an_option_that_would_do_nothing_is_refused(name, reason, useless, useful):
     given = {name: value_for(name)}
-    assert refusal(parse, given | useless) == f"--{name} has no effect here: {reason}"
+    assert refusal(read_options, given | useless) == f"--{name} has no effect here: {reason}"
     if useful.get("engine") == "jax":
         pytest.importorskip("jax")
-    parse(given | useful)
+    read_options(given | useful)
 
 
 def test_a_default_is_not_given():
     """A program that passes all the defaults on excludes nothing by it. --verify also decodes at temperature 1."""
     defaults = {name: f.default for name, f in FIELDS.items() if name not in ("prompt", "K", "tree")}
-    assert parse(defaults) == Options()
-    assert parse({"verify": True, "quiet": False, "n_samples": 1, "stop": None, "top_k": "2"}).verify
+    assert read_options(defaults) == Options()
+    assert read_options({"verify": True, "quiet": False, "n_samples": 1, "stop": None, "top_k": "2"}).verify

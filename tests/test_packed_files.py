@@ -131,7 +131,8 @@ def test_a_file_that_is_cut_while_it_is_mapped_ends_the_run_in_one_line(tmp_path
         from speculative.support.errors import guarded
         array = np.frombuffer(mapped("{tmp_path}/pack").content, np.float32)
         os.truncate("{tmp_path}/pack", 1)
-        guarded(lambda: np.dot(array, array))"""
+        with guarded():
+            np.dot(array, array)"""
     done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("error: a file was cut while it was read: ")

@@ -23,7 +23,7 @@ from speculative.checkpoints.official import HPARAMS, TF_INDEX
 from speculative.drafters import DRAFTERS as SPECS
 from speculative.engines.contract import PlacedStep
 from speculative.engines.model import Call
-from speculative.report import measuring, turns
+from speculative.report import measuring
 from speculative.report.advice import advice
 from speculative.report.document import from_json, to_json
 from speculative.report.doubt import NOISE, reason_to_doubt
@@ -299,13 +299,13 @@ def test_a_token_to_which_both_models_give_no_chance_is_accepted():
 
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
-    run_once = turns.run_once
+    decoded = pair.decoded
 
-    def run_and_note(session, inputs, N, with_details, name, watch=None):
+    def decode_and_note(name, *inputs, **how):
         order.append(name)
-        return run_once(session, inputs, N, with_details, name, watch)
+        return decoded(name, *inputs, **how)
 
-    monkeypatch.setattr(turns, "run_once", run_and_note)
+    monkeypatch.setattr(pair, "decoded", decode_and_note)
     run = pair.compare(PROMPT, 8, repeats=3)
     assert order == [*DECODERS] * 3
     assert run.figures["runs"] == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from enumeration import Clock
 
-import main
+from speculative.cli import modes
 from speculative.engines import contract, model, network
 from speculative.engines.c.engine import CEngine
 from speculative.lookahead import learned
@@ -102,7 +102,7 @@ def test_a_screen_is_as_it_was(name, command, clock, tmp_path, monkeypatch, requ
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text(DEMO["prompt"], encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.setattr(main, "verify", partial(main.verify, draws=25))
+    monkeypatch.setattr(modes, "verify", partial(modes.verify, draws=25))
     monkeypatch.setenv("COLUMNS", "200")  # of which a paragraph uses 110
     status, out, err = command(*words)
     said = err.splitlines()[-1:] if status else []

@@ -13,7 +13,7 @@ from tiny import refusal, tokens_of
 
 from speculative.checkpoints import download
 from speculative.cli import workbench
-from speculative.cli.command import parse
+from speculative.cli.command import read_options
 from speculative.drafters import DRAFTERS
 from speculative.report.page import marks
 from speculative.report.run import compare
@@ -31,7 +31,7 @@ ORIGIN = {"origin": f"http://{ADDRESS}"}
 
 @pytest.fixture(scope="module")
 def pair(tiny_pair):
-    return Session(parse(USUAL | {"models_dir": str(tiny_pair)}))
+    return Session(read_options(USUAL | {"models_dir": str(tiny_pair)}))
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_page_has_the_options_with_their_help_and_keeps_its_policy(client):
     assert {field["name"]: field["help"] for field in data["fields"]} == {n: FIELDS[n].metadata["help"] for n in LABELS}
     for name, choices in [(field["name"], field["choices"]) for field in data["fields"] if field["choices"]]:
         assert data["values"][name] in choices
-        assert choices == ["off", "on"] if name == "fast" else all(parse({name: choice}) for choice in choices)
+        assert choices == ["off", "on"] if name == "fast" else all(read_options({name: choice}) for choice in choices)
     assert policy_of(html) == [*POLICY, "connect-src 'self'", "base-uri 'none'", "form-action 'none'"]
 
 
@@ -147,7 +147,7 @@ def test_a_password_is_never_shown(tiny_pair, monkeypatch):
     monkeypatch.setattr(download, "MOST_RETRIES", 0)
     options = {"source": "http://user:s3cret@127.0.0.1:1/?token=k3y", "drafter": "prompt_lookup"}
     options |= {"models_dir": str(tiny_pair), "draft_model_size": "124M"}
-    client = client_of(Workbench(Session(parse(USUAL | options))))
+    client = client_of(Workbench(Session(read_options(USUAL | options))))
     done, refused = ask(client), ask(client, drafter="model")  # which has to be downloaded
     assert [events(answer.text)[-1][0] for answer in (done, refused)] == ["done", "error"]
     answers = [done, refused, *map(client.get, ("/", "/runs", "/runs/1/json", "/runs/1/page"))]

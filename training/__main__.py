@@ -99,4 +99,5 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    guarded(main, interrupted="interrupted: the same command continues from the last checkpoint")
+    with guarded(interrupted="interrupted: the same command continues from the last checkpoint"):
+        main()

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
 from speculative.cli.help import help_text
-from speculative.cli.words import read_words
-from speculative.engines.choice import choose
+from speculative.cli.words import Given, read_words
+from speculative.engines.choice import choose, process
+from speculative.report.run import check_files
 from speculative.run.options import Options, make_options
 from speculative.support.errors import EXTRAS, UserError, install
 from speculative.support.terminal import one_line
@@ -18,35 +19,53 @@ from speculative.version import __version__
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
 
 
-def run(main: Callable, doc: str, words: list[str] | None = None) -> None:
-    """Call main with the options that were typed. Raises UserError."""
+def read_command(doc: str | None, words: Sequence[str] | None = None) -> Given:
+    """Return the options that were typed, as main takes them; print --help or --version and end. Raises UserError."""
     words = sys.argv[1:] if words is None else words
     if {"-h", "--help"} & {*words}:
         file = os.path.basename(sys.argv[0])
         print(f"{doc}\nusage: {USAGE.get(file, file)} [PROMPT] [--OPTION VALUE ...]\n{help_text('all' in words)}")
-    elif "--version" in words:
+        sys.exit(0)
+    if "--version" in words:
         print(f"speculative-sampling {__version__}")
-    else:
-        main(**read_words(words))
+        sys.exit(0)
+    return read_words(words)
 
 
-def parse(given: dict) -> Options:
-    """{option: the text that was typed} -> the options, with the engine that will run. Raises UserError."""
-    o = make_options(Options, given)
+def read_options(given: Mapping[str, object]) -> Options:
+    """{option: its value, or the text that was typed} -> the options, with the engine that will run. Raises UserError,
+    also for files that cannot be written."""
+    o = make_options(Options, dict(given))
     for library, extra in EXTRAS.items():  # an extra is named as the option that needs it
         if getattr(o, extra, None) not in (None, False) and not find_spec(library):
             raise UserError(f"--{extra} needs more libraries: {install(extra)}")  # before any work begins
-    return replace(o, engine=choose(o.engine))
+    o = replace(o, engine=choose(o.engine))
+    if process()[0] > 0:
+        return replace(o, json=None, html=None)  # the first process writes
+    if o.only == "autoregressive" and (o.json or o.html or o.verbose):
+        raise UserError("--only autoregressive drafts nothing to show with --json, --html or --verbose: leave it out")
+    if o.json or o.html:
+        check_files([o.json, o.html], o)
+    if o.json == o.html == "-":
+        raise UserError("--json and --html cannot both be standard output: give one of them a file")
+    return o
+
+
+def direct_output(o: Options) -> None:
+    """Let the rest of this process print nothing if it is not the first, and to standard error if standard output is
+    for --json or --html."""
+    if process()[0] > 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    elif "-" in (o.json, o.html):
+        sys.stdout = sys.stderr
 
 
 def choose_prompts(o: Options) -> list[str]:
     """One prompt, --n_samples times; with --batch B at least B times, or all prompts of a file, of which it has to have
     B or more.
 
-    With --interactive and --serve, whose prompts come later, none. Raises UserError.
+    Raises UserError.
     """
-    if o.interactive or o.serve is not None:
-        return []
     if not o.prompt_file:
         return [o.prompt] * max(o.batch, o.n_samples)
     return file_prompts(o.prompt_file, o.batch) * o.n_samples

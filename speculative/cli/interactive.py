@@ -12,7 +12,7 @@ from speculative.cli.line_editor import editing
 from speculative.cli.outcome import show_ending
 from speculative.cli.words import DASHES, SWITCHES, Given
 from speculative.report.record import RunRecord
-from speculative.run.options import FIELDS, SHORT
+from speculative.run.options import FIELDS, SHORT, Options
 from speculative.run.session import Session
 from speculative.run.values import without_escapes
 from speculative.support.errors import UserError, naming_options
@@ -23,12 +23,16 @@ Each line is a prompt. /help lists what can change; /why says why the last run w
 Ctrl-C ends a decode, Ctrl-D the session."""
 
 
+# decode(session, prompts) prints -> the record of the run, None with --quiet
+Decode = Callable[[Session[Options], list[str]], RunRecord | None]
+
+
 @dataclass
 class Conversation:
     """A session at a terminal or over a pipe: what a line may change."""
 
-    session: Session
-    decode: Callable  # decode(session, prompts) prints -> the record of the run, None with --quiet
+    session: Session[Options]
+    decode: Decode
     last: RunRecord | None = None  # of the last run
 
     @naming_options("/")
@@ -52,7 +56,7 @@ class Conversation:
             self.last = self.decode(self.session, [prompt] * self.session.options.n_samples)
 
 
-def interact(session: Session, decode: Callable) -> None:
+def interact(session: Session[Options], decode: Decode) -> None:
     """Answer lines until there are no more. decode: see Conversation.
 
     At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
@@ -87,7 +91,7 @@ def check_prompt(line: str) -> None:
         raise UserError("this line would be a prompt: change options in another line, such as /temperature 1 /K 8")
 
 
-def change(session: Session, given: Given) -> Session:
+def change(session: Session[Options], given: Given) -> Session[Options]:
     """Change options, and print what they are now. A switch without a value is switched. Raises UserError."""
     switched = {name: not getattr(session.options, name) for name in given.keys() & SWITCHES if not given[name]}
     session = session.changed(**given | switched)

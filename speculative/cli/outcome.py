@@ -1,57 +1,23 @@
 """What is printed and written after both decoders: our lines after the blog's, the JSON file, the page."""
 
-import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from speculative.cli.display import color_console, show
-from speculative.engines.choice import process
 from speculative.report import ending, tables
 from speculative.report.document import to_json
 from speculative.report.observe import make_record
 from speculative.report.page import ORIGINS, page
 from speculative.report.record import DecoderRecord, RunRecord
-from speculative.report.run import check_files
 from speculative.report.words import duration, times
-from speculative.run.load import new_models_of, spelled_out
 from speculative.run.options import Options
-from speculative.run.plan import make_plan
 from speculative.run.session import Session
-from speculative.support.errors import UserError
-from speculative.support.files import bytes_in_words, say_written, size_of, write_json, write_text
-from speculative.support.terminal import PRINTABLE, one_line
+from speculative.support.files import say_written, write_json, write_text
+from speculative.support.terminal import PRINTABLE
 
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
-
-
-def prepare_output(o: Options) -> Options:
-    """Say where this run prints and writes: check its files, give standard output to --json or --html, silence all
-    processes but the first. Returns the options, in those processes without files. Raises UserError."""
-    if process()[0] > 0:
-        sys.stdout = open(os.devnull, "w")  # for the rest of this process  # noqa: SIM115
-        return replace(o, json=None, html=None)
-    if o.only == "autoregressive" and (o.json or o.html or o.verbose):
-        raise UserError("--only autoregressive drafts nothing to show with --json, --html or --verbose: leave it out")
-    if o.json or o.html:
-        check_files([o.json, o.html], o)
-    if "-" in (o.json, o.html):
-        if o.json == o.html:
-            raise UserError("--json and --html cannot both be standard output: give one of them a file")
-        sys.stdout = sys.stderr  # for the rest of this process
-    return o
-
-
-def write_packed(o: Options) -> None:
-    """--pack: write the packed weights of the models that this run would load. Raises UserError."""
-    models = new_models_of(o)
-    if not models.engine.packs:
-        raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
-    plan = make_plan(spelled_out(o, models), models.engine)
-    for path in models.write_packs(plan.network_roles):
-        print(one_line(f"{path}: {bytes_in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
 
 
 def show_report(session: Session[Options], prompts: list[str], records: list[DecoderRecord]) -> RunRecord | None:

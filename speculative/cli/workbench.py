@@ -31,7 +31,7 @@ from speculative.report.observe import line_of_session
 from speculative.report.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
 from speculative.report.run import Run, compare
 from speculative.run.decode import DECODERS
-from speculative.run.options import FIELDS
+from speculative.run.options import FIELDS, Options
 from speculative.run.session import Session
 from speculative.run.steps import TextStep
 from speculative.run.values import STOP, without_escapes
@@ -65,7 +65,7 @@ PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpre
 class Workbench:
     """The models, and the runs so far."""
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session[Options]):
         self.session = session
         self.thread = threading.Thread()  # in which a decode runs, once there is one
         self.runs: dict[int, Run] = {}
@@ -243,7 +243,7 @@ def server(workbench: Workbench) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", timeout_graceful_shutdown=0))
 
 
-def serve(session: Session, port: int) -> None:
+def serve(session: Session[Options], port: int) -> None:
     """Answer until Ctrl-C or SIGTERM. Raises UserError."""
     try:
         listening = socket.create_server(("127.0.0.1", port))

@@ -1,7 +1,6 @@
 """Both decoders over the same prompts, timed in turns, and the record of each."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 
@@ -34,37 +33,35 @@ def timed_turns(
     """
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.ready(inputs, N)
-    run = partial(run_once, session, inputs, N, with_details)
-    first, *others = names
-    record = run(first, watch)
-    is_short = record.seconds < SHORT_SECONDS and process()[1] == 1  # several processes must not decide by their clocks
-    if not repeats and not is_short:
-        yield record
-        for name in others:
-            yield run(name, watch)
-        return
-    runs = {first: [record]}  # of each decoder
-    for name in others:
-        runs[name] = [run(name, watch)]
-    while not is_enough([*runs.values()], repeats):
-        for name in names:
-            runs[name].append(run(name))
-    yield from map(median_run, runs.values())
+    runs: dict[str, list[DecoderRecord]] = {name: [] for name in names}
+    for name in whose_turn(runs, repeats):
+        session.forget()  # so that all decodes begin alike
+        record = DecoderRecord(name)
+        waited = seconds_waited()
+        for step in session.decoded(name, inputs, N, observer=Observer(session.plan.rule, with_details)):
+            record.add(step)
+            if not runs[name]:
+                watch(name, step)
+        record.waited = seconds_waited() - waited
+        runs[name].append(record)
+        if not are_repeated(runs, repeats):
+            yield record
+    if are_repeated(runs, repeats):
+        yield from map(median_run, runs.values())
 
 
-def run_once(
-    session: Session, inputs: Sequence, N: int, with_details: bool, name: str, watch: Callable | None = None
-) -> DecoderRecord:
-    """Decode all texts once with this decoder. Only the decoder's own time is counted."""
-    session.forget()  # so that all decodes begin alike
-    record = DecoderRecord(name)
-    waited = seconds_waited()
-    for step in session.decoded(name, inputs, N, observer=Observer(session.plan.rule, with_details)):
-        record.add(step)
-        if watch:
-            watch(name, step)
-    record.waited = seconds_waited() - waited
-    return record
+def whose_turn(runs: Mapping[str, Sequence[DecoderRecord]], repeats: int | None) -> Iterator[str]:
+    """Yield the decoder that runs next, until all have run often enough. runs: of each so far."""
+    yield from runs
+    while are_repeated(runs, repeats) and not is_enough([*runs.values()], repeats):
+        yield from runs
+
+
+def are_repeated(runs: Mapping[str, Sequence[DecoderRecord]], repeats: int | None) -> bool:
+    """Return True if the decoders run in turn: they are asked to, or the first decode was short. Several processes must
+    not decide by their clocks."""
+    first = next(iter(runs.values()))[0]
+    return bool(repeats) or (first.seconds < SHORT_SECONDS and process()[1] == 1)
 
 
 def is_enough(runs: Sequence[Sequence[DecoderRecord]], repeats: int | None) -> bool:

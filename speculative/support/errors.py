@@ -115,8 +115,9 @@ def explanation(error: Exception) -> str:
 # ---- The end of a command --------------------------------------------------------------------------------------------
 
 
-def guarded(action: Callable[..., object], *arguments: object, interrupted: str = "interrupted") -> None:
-    """Call action(*arguments), the whole of a command. A foreseen error ends the process with one line and status 2.
+@contextlib.contextmanager
+def guarded(interrupted: str = "interrupted") -> Iterator[None]:
+    """The body of the `with` is the whole of a command. A foreseen error ends the process with one line and status 2.
 
     Ctrl-C ends it with the line `interrupted` and status 130, SIGTERM with status 143. An unforeseen exception shows
     its traceback, by which it can be repaired.
@@ -124,7 +125,7 @@ def guarded(action: Callable[..., object], *arguments: object, interrupted: str 
     prepare_streams()
     try:
         handle_signals()
-        action(*arguments)
+        yield
         sys.stdout.flush()  # here, so that a full disk is explained
     except KeyboardInterrupt:
         sys.stdout.flush()

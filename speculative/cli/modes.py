@@ -1,0 +1,56 @@
+"""What --pack, --verify, --interactive and --serve do in place of the blog's run."""
+
+import os
+from collections.abc import Callable
+
+from speculative.cli.command import choose_prompts
+from speculative.cli.interactive import Decode, interact
+from speculative.run.load import new_models_of, spelled_out
+from speculative.run.options import Options
+from speculative.run.plan import make_plan
+from speculative.run.session import Session
+from speculative.support.errors import UserError
+from speculative.support.files import bytes_in_words, size_of
+from speculative.support.terminal import one_line
+from speculative.verify.checks import verify
+
+Mode = Callable[[Options, Decode], None]
+
+
+def other_mode(o: Options) -> Mode | None:
+    """Return what these options ask for in place of the blog's run; None for the run."""
+    if o.pack:
+        return pack
+    if o.verify:
+        return check
+    if o.interactive:
+        return talk
+    return serve if o.serve is not None else None
+
+
+def check(o: Options, decode: Decode) -> None:
+    """--verify: check that the output has the target's distribution."""
+    prompts = choose_prompts(o)
+    verify(Session(o, prompts=prompts), *prompts)
+
+
+def talk(o: Options, decode: Decode) -> None:
+    """--interactive: decode each line that is typed."""
+    interact(Session(o, quiet=o.quiet), decode)
+
+
+def serve(o: Options, decode: Decode) -> None:
+    """--serve: the workbench, in a browser."""
+    from speculative.cli import workbench  # its libraries are an extra
+
+    workbench.serve(Session(o, quiet=o.quiet), o.serve or 0)
+
+
+def pack(o: Options, decode: Decode) -> None:
+    """--pack: write the packed weights of the models that this run would load. Raises UserError."""
+    models = new_models_of(o)
+    if not models.engine.packs:
+        raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
+    plan = make_plan(spelled_out(o, models), models.engine)
+    for path in models.write_packs(plan.network_roles):
+        print(one_line(f"{path}: {bytes_in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
