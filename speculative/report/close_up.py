@@ -1,11 +1,11 @@
-"""The close-up of a page: the drafts of each step, their tests, and the target's own token. Captions: web/glass.js."""
+"""The close-up of a page: the blog's Steps 1 to 4 of each step, in sentences and cards, which web/glass.js draws."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
 
 from speculative.report.race import Placed
 from speculative.report.record import RuleUsed, RunRecord
-from speculative.report.words import digits, duration, label
+from speculative.report.words import digits, duration, label, many
 from speculative.run.steps import TextStep
 
 VISIBLE = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})  # white space of a token that is shown alone
@@ -21,7 +21,8 @@ def close_ups(record: RunRecord, steps: Sequence[Placed]) -> list[dict]:
     before = record.prompts[0].text
     cards = []
     for placed in steps:
-        cards.append(close_up(placed.step, before, record.rule, names))
+        where = f"{placed.number} of {len(steps)}"
+        cards.append(close_up(placed.step, before, record.rule, names, where))
         before += placed.step.text
     return cards
 
@@ -38,46 +39,164 @@ def worth(step: TextStep) -> int:
     return 2 if step.accepted else 1
 
 
-def close_up(step: TextStep, before: str, rule: RuleUsed, names: Names) -> dict:
-    """Return one step. before: the text."""
+def close_up(step: TextStep, before: str, rule: RuleUsed, names: Names, where: str) -> dict:
+    """Return one step. before: the text. where: its number, in words."""
     own = step.origins[step.accepted :]  # the target's own token; none if a stop text has cut it off
-    about = {
+    verdict = f"{step.accepted} of {many(step.drafted, 'draft')} accepted" if step.drafted else "nothing was drafted"
+    origin = own[-1] if own else "none, because the text ended"
+    return {
         "accepted": step.accepted,
         "drafted": step.drafted,
-        "draft_prefill": step.draft_prefill,
-        "prefill": step.prefill,
         "before": before if len(before) <= MOST_BEFORE else f"…{before[-MOST_BEFORE:]}",
-        "origin": own[-1] if own else None,
-        "drafting": duration(step.drafting),
-        "scoring": duration(step.scoring),
+        "outcome": f"Iteration {where}: {verdict}; the target's own token: {origin}.",
+        "steps": blog_steps(step, rule, names),
     }
+
+
+# ---- The blog's Steps 1 to 4 -----------------------------------------------------------------------------------------
+
+
+def blog_steps(step: TextStep, rule: RuleUsed, names: Names) -> list[dict]:
+    """Return the Steps of an iteration: {title, text; chips, cards or tree before or after the text}. Without the tests
+    there are none."""
     if step.tree:
-        return about | {"tree": branches(step.tree, names)}
-    return about | chain(step, rule, names) if step.details else about
+        return steps_of_tree(step, step.tree, names)
+    if not step.details:
+        return []
+    return steps_of_chain(step, step.details, rule, names) if step.drafted else steps_without_drafts(step, names)
 
 
-def chain(step: TextStep, rule: RuleUsed, names: Names) -> dict:
-    """Return the drafts of a step that drafted a chain, the tests, and the draw of the target's own token."""
-    details = step.details
-    is_mixed = len({*step.source}) > 1  # then each draft has the name of its drafter
-    drafts = []
-    for draft, drafter in zip_longest(details["drafts"], step.source):
-        drafts.append((names[draft], label(drafter) if is_mixed else ""))
-    tested = []
-    for test in details["tested"]:
-        passed = {"passed": test["passed"], "formula": comparison(test, rule)}
-        tested.append(passed | likeliest(test, names))
+def seconds_of(seconds: float, prefill: bool) -> str:
+    """ "in 1.23 ms." """
+    return f"in {duration(seconds)}{', which includes reading the prompt' if prefill else ''}."
+
+
+def rows_of(step: TextStep) -> str:
+    return f"{many(step.drafted + 1, 'row')}, {seconds_of(step.scoring, step.prefill)}"
+
+
+def steps_without_drafts(step: TextStep, names: Names) -> list[dict]:
+    only = "Only the target is called, as in autoregressive decoding."
+    return [
+        {"title": "Step 1. Nothing is proposed", "text": only},
+        {"title": "Step 2. The target scores the text", "text": rows_of(step)},
+        {
+            "title": "Step 4. The target samples a token",
+            "cards": [card_of_own(step, step.details["own"], names, "The target's token", "q")],
+        },
+    ]
+
+
+def steps_of_chain(step: TextStep, details: dict, rule: RuleUsed, names: Names) -> list[dict]:
     own = details["own"]
-    if own:
-        own = {"from": own["from"], "u": digits(own["u"])} | likeliest(own, names)
-    return {"drafts": drafts, "tested": tested, "own": own}
+    is_rejected = step.accepted < step.drafted
+    cards = [card_of_test(step, j, test, rule, names) for j, test in enumerate(details["tested"])]
+    if is_rejected and own:
+        left = "q: p and q differ by rounding alone" if own["from"] == "q" else rule.replaced_by
+        cards.append(card_of_own(step, own, names, "In its place", left))
+    n_unused = step.drafted - step.accepted - 1
+    after = is_rejected and n_unused
+    last: dict = {"title": "Step 4. If all were accepted, the target adds a bonus token"}
+    if is_rejected:
+        last["text"] = f"Not reached: draft {step.accepted + 1} was rejected."
+    elif own:
+        last["cards"] = [card_of_own(step, own, names, "Bonus", "q, after the last draft")]
+    else:
+        last["text"] = "Not reached: the text ended."
+    return [
+        {
+            "title": f"Step 1. The draft proposes {many(step.drafted, 'token')}",
+            "chips": chips_of(step, details, names),
+            "text": f" {seconds_of(step.drafting, step.draft_prefill)}",
+        },
+        {
+            "title": "Step 2. The target scores them in one call",
+            "text": f"One row for each draft and one more: {rows_of(step)}",
+        },
+        {
+            "title": f"Step 3. {rule.step_3}",
+            "cards": cards,
+            "text": f"Not used: {many(n_unused, 'draft')} after the rejected one." if after else "",
+        },
+        last,
+    ]
+
+
+def steps_of_tree(step: TextStep, tree: dict, names: Names) -> list[dict]:
+    accepted = f"{many(step.accepted, 'draft')} accepted, marked ✓."
+    siblings = "Siblings are tested in turn, each against the part of q that the rejected ones before it left."
+    return [
+        {
+            "title": f"Step 1. The draft proposes a tree of {many(step.drafted, 'token')}",
+            "tree": branches(tree, names),
+        },
+        {
+            "title": "Step 2. The target scores all of them in one call",
+            "text": f"{step.drafted + 1} rows, in {duration(step.scoring)}.",
+        },
+        {
+            "title": "Steps 3 and 4. Walk down the tree, then add the target's own token",
+            "text": f"{accepted} {siblings}",
+        },
+    ]
+
+
+def chips_of(step: TextStep, details: dict, names: Names) -> list[list]:
+    """Return [token, its drafter or "", whether it was tested] of each draft."""
+    is_mixed = len({*step.source}) > 1  # then each draft has the name of its drafter
+    n_tested = len(details["tested"])
+    chips = []
+    for j, (draft, drafter) in enumerate(zip_longest(details["drafts"], step.source)):
+        chips.append([names[draft], label(drafter) if is_mixed else "", j < n_tested])
+    return chips
+
+
+# ---- The cards -------------------------------------------------------------------------------------------------------
+
+
+def card_of_test(step: TextStep, j: int, test: dict, rule: RuleUsed, names: Names) -> dict:
+    """Return the card of draft j, which was tested."""
+    is_kept = j < step.accepted
+    if not is_kept:
+        verdict = "✗ rejected"
+    else:
+        verdict = "✓ accepted" if test["passed"] else "✓ kept, because a later draft passed"
+    return {
+        "title": f"Draft {j + 1}",
+        "verdict": verdict,
+        "kept": is_kept,
+        "position": j if is_kept else None,  # of the token in the step, by which its card is found
+        "formula": comparison(test, rule),
+        "caption": "The likeliest tokens here",
+        "columns": ["p", "q"],
+    } | likeliest(test, names)
+
+
+def card_of_own(step: TextStep, own: dict, names: Names, title: str, caption: str) -> dict:
+    """Return the card of the target's own token."""
+    return {
+        "title": title,
+        "origin": step.origins[-1] if len(step.origins) > step.accepted else None,
+        "position": step.accepted,
+        "formula": f"sampled with u = {digits(own['u'])}",
+        "caption": caption,
+        "columns": ["chance"],
+    } | likeliest(own, names)
 
 
 def likeliest(drawn: dict, names: Names) -> dict:
-    """Return a token, and the likeliest tokens in its place with their probabilities, and the token's row there."""
+    """Return a token, and the likeliest tokens in its place with their probabilities, and the token's row there. If all
+    are 0 or 1, the one that is 1 says as much as p and q."""
     tokens = [token for token, *_ in drawn["top"]]
     rows = [[names[token], *chances] for token, *chances in drawn["top"]]
-    return {"token": names[drawn["token"]], "rows": rows, "drawn": tokens.index(drawn["token"])}
+    is_one_hot = all(chance in (0, 1) for _, *chances in rows for chance in chances)
+    certain = [token for token, *_, q in rows if q == 1]
+    return {
+        "token": names[drawn["token"]],
+        "rows": rows,
+        "drawn": tokens.index(drawn["token"]),
+        "certain": certain[0] if is_one_hot and certain else None,
+    }
 
 
 def branches(tree: dict, names: Names, node: int = 0) -> list[list]:

@@ -90,8 +90,7 @@ def page_data(record: RunRecord) -> dict:
         "lanes": lanes(record, placed),
         "seconds": race_seconds(placed),
         "derived": speculative[0].step.derived,
-        "greedy": o.temperature == 0,
-        "rule": rule_data(record.rule),
+        "rule": rule_data(record.rule, o.temperature == 0),
         "iterations": close_ups(record, speculative),
         "opening": opening(speculative),
         "reasons": ending.texts_of(record, ending.REASONS),
@@ -108,16 +107,20 @@ def findings(record: RunRecord) -> dict:
     return {"headline": ending.headline(record), "lines": lines}
 
 
-def rule_data(rule: RuleUsed) -> dict:
-    """Return the rule's captions, its name if it is not lossless, and why there are no tests of its drafts."""
+def rule_data(rule: RuleUsed, is_greedy: bool) -> dict:
+    """Return the sentences about the rule, and those that stand where tests are not known or say nothing."""
+    about = []
+    if not rule.lossless:
+        about.append(f"With --accept {rule.name} the text does not follow q.")
+    if is_greedy:
+        about.append("At temperature 0 a draft is accepted exactly if it is the target's likeliest token.")
     reason = f"The rule {rule.name} is a function of yours, whose tests are not known."
     if not rule.claim:
         reason = "This run was one compiled loop on the device, which does not return u, p and q."
         reason += " With --engine numpy they are here."
     return {
-        "step_3": rule.step_3,
-        "replaced_by": rule.replaced_by,
-        "lossy": "" if rule.lossless else f"--accept {rule.name}",
+        "about": " ".join(about),
+        "certain": "The target's likeliest token: ",
         "no_tests": reason,
     }
 

@@ -20,80 +20,27 @@ function showIteration(position) {
   byId("link").href = `#iteration-${chosen}`;
   byId("previous").disabled = chosen === 1;
   byId("next").disabled = chosen === data.iterations.length;
-  const verdict = i.drafted ? `${i.accepted} of ${many(i.drafted, "draft")} accepted` : "nothing was drafted";
-  const own = i.origin ?? "none, because the text ended";
-  byId("outcome").textContent =
-    `Iteration ${chosen} of ${data.iterations.length}: ${verdict}; the target's own token: ${own}.`;
+  byId("outcome").textContent = i.outcome;
   const tokens = speculative.tokens.filter(({ iteration }) => iteration === chosen);
   const context = make("p.text", make("span.prompt", i.before), ...tokens.map((token) => tokenSpan(token)));
-  const steps = i.tree ? treeSteps(i) : i.tested ? chainSteps(i, position) : [make("p", data.rule.no_tests)];
+  const steps = i.steps.length ? i.steps.map((step) => blogStep(step, position)) : [make("p", data.rule.no_tests)];
   byId("glass").replaceChildren(context, ...steps);
 }
 
-const step = (title, ...content) => make("section.step", make("h3", title), ...content);
 const chip = (text, kind = "") => make(`span.chip.${kind}`, text);
 
-/** The blog's Steps 1 to 4. */
-function chainSteps(i, position) {
-  const { drafted: m, accepted, drafts, tested, own } = i;
-  const took = (time, prefill) => ` in ${time}${prefill ? ", which includes reading the prompt" : ""}.`;
-  const rows = `${many(m + 1, "row")},${took(i.scoring, i.prefill)}`;
-  const chips = drafts.map(([text, by], j) =>
-    make("span.draft-chip", chip(text, j < tested.length ? "" : "untested"), by ? make("small", ` ${by}`) : ""),
+/** One of the blog's Steps 1 to 4. */
+function blogStep({ title, text = "", chips = [], cards = [], tree = null }, position) {
+  const drafts = chips.map(([token, by, isTested]) =>
+    make("span.draft-chip", chip(token, isTested ? "" : "untested"), by ? make("small", ` ${by}`) : ""),
   );
-  const ownCard = (title, caption) =>
-    card(
-      { ...own, caption, title, columns: ["chance"], origin: i.origin, formula: `sampled with u = ${own.u}` },
-      position === accepted,
-    );
-  if (m === 0)
-    return [
-      step("Step 1. Nothing is proposed", make("p", "Only the target is called, as in autoregressive decoding.")),
-      step("Step 2. The target scores the text", make("p", rows)),
-      step("Step 4. The target samples a token", ownCard("The target's token", "q")),
-    ];
-  const cards = tested.map((test, j) => {
-    const kept = j < accepted;
-    const verdict = !kept ? "✗ rejected" : test.passed ? "✓ accepted" : "✓ kept, because a later draft passed";
-    const parts = {
-      ...test,
-      verdict,
-      kept,
-      title: `Draft ${j + 1}`,
-      caption: "The likeliest tokens here",
-      columns: ["p", "q"],
-    };
-    return card(parts, j === position && kept);
-  });
-  const rejected = accepted < m;
-  const left = own?.from === "q" ? "q: p and q differ by rounding alone" : data.rule.replaced_by;
-  if (rejected && own) cards.push(ownCard("In its place", left));
-  const unused = m - accepted - 1;
-  const last = rejected ? `Not reached: draft ${accepted + 1} was rejected.` : "Not reached: the text ended.";
-  return [
-    step(`Step 1. The draft proposes ${many(m, "token")}`, make("p", ...chips, took(i.drafting, i.draft_prefill))),
-    step("Step 2. The target scores them in one call", make("p", `One row for each draft and one more: ${rows}`)),
-    step(
-      `Step 3. ${data.rule.step_3}`,
-      make("div.cards", ...cards),
-      rejected && unused ? make("p", `Not used: ${many(unused, "draft")} after the rejected one.`) : "",
-    ),
-    step(
-      "Step 4. If all were accepted, the target adds a bonus token",
-      rejected || !own ? make("p", last) : ownCard("Bonus", "q, after the last draft"),
-    ),
-  ];
-}
-
-function treeSteps(i) {
-  const walked =
-    `${many(i.accepted, "draft")} accepted, marked ✓. Siblings are tested in turn, each against the part of q that the ` +
-    "rejected ones before it left.";
-  return [
-    step(`Step 1. The draft proposes a tree of ${many(i.drafted, "token")}`, branches(i.tree)),
-    step("Step 2. The target scores all of them in one call", make("p", `${i.drafted + 1} rows, in ${i.scoring}.`)),
-    step("Steps 3 and 4. Walk down the tree, then add the target's own token", make("p", walked)),
-  ];
+  return make(
+    "section.step",
+    make("h3", title),
+    tree ? branches(tree) : "",
+    cards.length ? make("div.cards", ...cards.map((content) => card(content, content.position === position))) : "",
+    text ? make("p", ...drafts, text) : "",
+  );
 }
 
 function branches(children) {
@@ -109,20 +56,18 @@ function branches(children) {
 }
 
 /** A tested draft or the target's own token; rows: [token, probability, …] of the likeliest tokens. */
-function card({ title, token, origin, formula, verdict, kept, caption, columns, rows, drawn }, isChosen) {
-  const chances = rows.flatMap(([, ...row]) => row);
-  const oneHot = chances.every((p) => p === 0 || p === 1); // then the likeliest token says as much as p and q
-  const likeliest = rows.find((row) => row.at(-1) === 1)?.[0];
+function card({ title, token, origin, formula, certain, verdict, kept, caption, columns, rows, drawn }, isChosen) {
   const article = make(
     `article.card.${isChosen ? "chosen" : ""}`,
     make("h4", `${title}: `, chip(token, origin)),
-    make("p.formula", ...(oneHot ? ["The target's likeliest token: ", chip(likeliest)] : [formula])),
+    make("p.formula", ...(certain === null ? [formula] : [data.rule.certain, chip(certain)])),
     verdict ? make("p", make(`strong.verdict.${kept ? "accepted" : "resampled"}`, verdict)) : "",
   );
-  if (oneHot) return article;
+  if (certain !== null) return article;
+  const largest = Math.max(...rows.flatMap(([, ...row]) => row));
   const kinds = columns.length > 1 ? columns : ["q"];
   const lines = rows.map(([text, ...row]) => {
-    const bars = kinds.map((kind, n) => bar(kind, row[n] / Math.max(...chances)));
+    const bars = kinds.map((kind, n) => bar(kind, row[n] / largest));
     return [chip(text), ...row.map(probability), make("span.pair", ...bars)];
   });
   article.append(table(caption, ["token", ...columns, ""], lines, drawn));
@@ -143,9 +88,7 @@ function showGlass() {
   data.iterations.forEach(({ accepted, drafted }, i) => {
     byId("number").append(make("option", { value: i + 1 }, `${i + 1}: ${accepted} of ${drafted}`));
   });
-  if (data.rule.lossy) byId("rule").append(`With ${data.rule.lossy} the text does not follow q. `);
-  if (data.greedy)
-    byId("rule").append("At temperature 0 a draft is accepted exactly if it is the target's likeliest token.");
+  byId("rule").append(data.rule.about);
   byId("number").addEventListener("change", (event) => choose(Number(event.target.value)));
   byId("previous").addEventListener("click", () => choose(chosen - 1));
   byId("next").addEventListener("click", () => choose(chosen + 1));
