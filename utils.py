@@ -7,9 +7,9 @@ The code that reads the files is in speculative/checkpoints. main.py calls it th
 
 from argparse import ArgumentParser
 
-from speculative.checkpoints.complete import complete_folder
 from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.loading import load_encoder_and_hparams, load_gpt2_params_from_tf_ckpt, load_params
+from speculative.checkpoints.folder import find_checkpoint, load_gpt2_params_from_tf_ckpt
+from speculative.checkpoints.weights import read_all
 from speculative.support.errors import guarded
 
 __all__ = ["download_gpt2_files", "load_encoder_hparams_and_params", "load_gpt2_params_from_tf_ckpt"]
@@ -22,9 +22,10 @@ def load_encoder_hparams_and_params(model_size, models_dir):
     params: the nested dict of float32 arrays that gpt2.gpt2 takes.
     """
     # the small files first: a setting that is refused needs no download of weights
-    encoder, hparams = load_encoder_and_hparams(complete_folder(model_size, models_dir, weights=False))
-    params = load_params(complete_folder(model_size, models_dir), hparams)
-    return encoder, hparams, params
+    small = find_checkpoint(model_size, models_dir, weights=False)
+    encoder = small.load_encoder()
+    params = read_all(find_checkpoint(model_size, models_dir).open_weights(small.hparams))
+    return encoder, small.hparams, params
 
 
 def main():
@@ -35,7 +36,7 @@ def main():
     parser.add_argument("--source", default="openai", help="openai, huggingface, or the URL of a mirror")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for a newer version of what it has given")
     o = parser.parse_args()
-    print(f"{o.model_size} is in {complete_folder(o.model_size, o.models_dir, o.source, refresh=o.refresh)}")
+    print(f"{o.model_size} is in {find_checkpoint(o.model_size, o.models_dir, o.source, refresh=o.refresh).folder}")
 
 
 if __name__ == "__main__":

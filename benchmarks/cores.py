@@ -24,7 +24,8 @@ from tqdm import tqdm
 from benchmarks.kernels import PROMPT, forward, read
 from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of, table, take_turns, whole
-from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.checkpoints.folder import look
+from speculative.checkpoints.weights import read_all
 from speculative.engines.c import engine
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import packer
@@ -104,8 +105,9 @@ def main(argv: list[str]) -> None:
     rows = []
     for model, dtype in tqdm([*product(o.models, o.dtypes)], disable=None):
         folder = str(Path(o.models_dir, model))
-        _, hparams = load_encoder_and_hparams(folder)
-        params = load_params(folder, hparams, packer(dtype))
+        files = look(folder)
+        hparams = files.hparams
+        params = read_all(files.open_weights(), packer(dtype))
         for threads in o.threads:
             engine.CEngine(threads)  # refuses more than there are cores
             use_cpus(threads, all_cpus)

@@ -23,7 +23,7 @@ from speculative.blog.encoder import BYTE_TO_CHAR
 from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of
 from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.folder import load_params
 from speculative.checkpoints.official import HPARAMS
 from speculative.checkpoints.padded import Padding
 from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count

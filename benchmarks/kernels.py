@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of, table, take_turns, whole
-from speculative.checkpoints.loading import load_encoder_and_hparams, load_params
+from speculative.checkpoints.folder import look
+from speculative.checkpoints.weights import read_all
 from speculative.engines.c import packing
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.forward import CompiledPass
@@ -40,7 +41,7 @@ def new_pass(params: dict, hparams: dict, dtype: str, threads: int):
 
 
 def packer(dtype: str):
-    """convert(name, array) for load_params."""
+    """convert(name, array) for read_all."""
     return (lambda name, array: array) if dtype == "NumPy" else packing.packer(dtype)
 
 
@@ -59,8 +60,9 @@ def read(memory: np.ndarray, threads: int) -> None:  # [n]
 def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int, threads: int) -> dict:
     """The times of a pass, as columns. memory: an array far larger than the caches; reading it in the same rounds gives
     the bandwidth."""
-    _, hparams = load_encoder_and_hparams(folder)
-    params = load_params(folder, hparams, packer(dtype))
+    files = look(folder)
+    hparams = files.hparams
+    params = read_all(files.open_weights(), packer(dtype))
     run = new_pass(params, hparams, dtype, threads)
     cache = run.new_cache()
     if isinstance(run, CompiledPass):

@@ -24,13 +24,13 @@ from statistics import median
 
 from benchmarks import runs
 from benchmarks.tables import parser_of, table, whole
-from speculative.checkpoints import tensors
+from speculative.checkpoints.weights import N_THREADS
 from speculative.engines.formats import FORMATS
 
 ROOT = Path(__file__).parents[1]
 PARTS = {  # functions of which the calls are timed
-    "tokens": ("speculative.run.load", "read_encoder_and_hparams"),
-    "read": ("speculative.checkpoints.tensors", "array_of"),
+    "tokens": ("speculative.checkpoints.folder", "Checkpoint.load_encoder"),
+    "read": ("speculative.checkpoints.weights", "array_of"),
     "pack": ("speculative.engines.c.packing", "pack_matrix"),
     "passes": ("speculative.engines.c.engine", "CEngine.network"),
 }
@@ -44,7 +44,7 @@ def time_calls(seconds: Counter, part: str, module: str, path: str) -> None:
     *names, name = path.split(".")
     owner = getattr(import_module(module), *names) if names else import_module(module)
     function = getattr(owner, name)
-    share = tensors.N_THREADS if part in ("read", "pack") else 1
+    share = N_THREADS if part in ("read", "pack") else 1
 
     def call(*given, **named):
         began = time.perf_counter()

@@ -20,8 +20,8 @@ from tiny import vocabulary
 
 import main
 from speculative import load_pair
+from speculative.checkpoints.openai import masked_crc32c
 from speculative.checkpoints.shapes import checkpoint_shapes
-from speculative.checkpoints.tensors import masked_crc32c
 from speculative.report import measuring, turns
 from speculative.run.options import DEMO
 from speculative.support.errors import guarded

@@ -13,7 +13,7 @@ from benchmarks import __main__ as index
 from benchmarks import full_size, grid, pages, runs, theory
 from gpt2 import gpt2
 from speculative import load_pair
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.folder import load_params
 from speculative.checkpoints.shapes import checkpoint_shapes, nested
 from speculative.cli import command
 from speculative.support.errors import UserError

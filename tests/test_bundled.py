@@ -9,7 +9,7 @@ from tiny import OneText
 
 from gpt2 import gpt2
 from speculative import load_pair
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.folder import load_params
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS

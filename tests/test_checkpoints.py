@@ -22,12 +22,11 @@ from encoder import END_OF_TEXT
 from speculative.checkpoints import disk, hugging_face
 from speculative.checkpoints.advice import first_row, rows
 from speculative.checkpoints.config import load_hparams, say_what_is_not_applied
-from speculative.checkpoints.folder import look
+from speculative.checkpoints.folder import load_params, look
 from speculative.checkpoints.hugging_face import openai_name
-from speculative.checkpoints.loading import load_encoder_and_hparams, load_params, read_encoder_and_hparams
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from speculative.checkpoints.shapes import checkpoint_shapes, nested
-from speculative.checkpoints.weights import StoredWeights, open_weights, read_all
+from speculative.checkpoints.weights import StoredWeights, read_all
 from speculative.engines.choice import make_engine
 from speculative.run.load import ModelSpec
 
@@ -110,7 +109,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     name = ("config.json", "hparams.json")[number % 2]
     (folder / "config.json").rename(folder / name)
     hparams = load_hparams(folder / name)
-    weights = open_weights(look(str(folder)), hparams)
+    weights = look(str(folder)).open_weights(hparams)
     if engine == "jax":
         pytest.importorskip("jax")
     maker = make_engine(engine).maker(ModelSpec("target", "model", None, "float32", None, hparams), in_place=False)
@@ -193,18 +192,19 @@ def test_the_files_of_hugging_faces_libraries_count_beside_those_of_something_el
     (folder / "hparams.json").write_text(json.dumps(GPT2S))
     for name in ("encoder.json", "vocab.bpe"):
         (folder / name).write_bytes((TINY / name).read_bytes())
-    encoder, hparams = load_encoder_and_hparams(str(folder))
+    files = look(str(folder))
+    encoder, hparams = files.load_encoder(), files.hparams
     assert (hparams["n_head"], encoder.encode(END_OF_TEXT)) == (CONFIG["n_head"], [2047])
 
 
 def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):
     target = str(tiny_pair / "target")
-    encoder, _ = load_encoder_and_hparams(target)
+    encoder = look(target).load_encoder()
     draft = shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
     known = look(target), encoder
-    assert read_encoder_and_hparams(look(str(draft)), known)[0] is encoder
+    assert look(str(draft)).load_encoder(known) is encoder
     (draft / "vocab.bpe").write_text((draft / "vocab.bpe").read_text().rstrip())
-    assert read_encoder_and_hparams(look(str(draft)), known)[0] is not encoder
+    assert look(str(draft)).load_encoder(known) is not encoder
 
 
 def holding(value):

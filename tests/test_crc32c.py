@@ -4,7 +4,7 @@ it takes."""
 import google_crc32c
 import pytest
 
-from speculative.checkpoints import crc32c
+from speculative.checkpoints import openai
 from speculative.engines.c.library import c_crc32c, library
 
 
@@ -14,27 +14,28 @@ def in_python(monkeypatch):
     calls = []
     monkeypatch.setattr(google_crc32c, "implementation", "python")
     monkeypatch.setattr(google_crc32c, "value", lambda content: calls.append(len(content)) or 0)
-    monkeypatch.setattr(crc32c, "in_c", None)
+    monkeypatch.setattr(openai, "in_c", None)
     return calls
 
 
 def test_engine_c_computes_it(in_python, monkeypatch):
     if not library():
         pytest.skip("there is no compiler")
-    assert crc32c.is_slow()
-    monkeypatch.setattr(crc32c, "in_c", c_crc32c)
-    assert not crc32c.is_slow()
-    assert crc32c.crc32c(b"123456789") == 0xE3069283  # the check value of this sum
+    assert openai.is_slow()
+    monkeypatch.setattr(openai, "in_c", c_crc32c)
+    assert not openai.is_slow()
+    assert openai.crc32c(b"123456789") == 0xE3069283  # the check value of this sum
     assert in_python == []
 
 
 @pytest.mark.parametrize(("n_bytes", "minutes"), [(6_230_444_800, "30 min"), (10**6, None)])
 def test_without_it_a_line_says_how_long_it_takes(n_bytes, minutes, in_python, capsys):
-    crc32c.warn_about(n_bytes)
+    openai.warn_about.cache_clear()
+    openai.warn_about("data", n_bytes)
     said = capsys.readouterr().err
     assert said.startswith(f"checking the weights takes about {minutes}, once: ") if minutes else said == ""
 
 
 def test_with_c_of_its_own_nothing_is_said(capsys):
-    crc32c.warn_about(10**12)
+    openai.warn_about("data", 10**12)
     assert capsys.readouterr().err == ""

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from tiny import ROOT, refusal
 
-from speculative.checkpoints import download, internet
+from speculative.checkpoints import download
 from speculative.checkpoints.official import TF_DATA
 
 
@@ -247,14 +247,14 @@ def test_a_line_says_what_will_be_downloaded_and_what_remains(tmp_path, monkeypa
     assert line == f"355M needs 1.4 GB in {tmp_path}/355M, where 0.1 GB are free"
 
 
-@pytest.mark.parametrize("variable", [*internet.VARIABLES, None])
+@pytest.mark.parametrize("variable", [*download.VARIABLES, None])
 def test_a_companys_certificate_in_any_variable_counts_for_all(variable, tmp_path, monkeypatch):
     if not shutil.which("openssl"):
         pytest.skip("openssl makes the certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "company.pem"
     words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
     subprocess.run([*words.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    for name in internet.VARIABLES:
+    for name in download.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, str(certificate))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from speculative.checkpoints import complete
+from speculative.checkpoints import folder
 from speculative.cli import modes, outcome
 from speculative.run import load
 from speculative.run.options import FIELDS
@@ -87,7 +87,7 @@ def output(command, pair_words, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "10000")
     for name in ("verify", "interact", "pack"):
         monkeypatch.setattr(modes, name, lambda *given, name=name: print("calls", name))
-    monkeypatch.setattr(load, "complete", complete_model)
+    monkeypatch.setattr(load, "find_checkpoint", find_checkpoint)
 
     def output(words):
         given = {word.partition("=")[0] for word in words}
@@ -100,11 +100,11 @@ def output(command, pair_words, monkeypatch, tmp_path):
     return output
 
 
-def complete_model(size, *given, refresh=False, **how):
+def find_checkpoint(size, *given, refresh=False, **how):
     """The same, which prints whether a newer model is asked for. of_hub/draft is the draft."""
     if refresh:
         print("refreshed")
-    return complete.complete(size.removeprefix("of_hub/"), *given, **how)
+    return folder.find_checkpoint(size.removeprefix("of_hub/"), *given, **how)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)

@@ -11,10 +11,8 @@ import pytest
 from tiny import flatten, python, refusal
 
 from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.folder import look
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.folder import load_params, look
 from speculative.checkpoints.shapes import checkpoint_shapes
-from speculative.checkpoints.weights import open_weights
 from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.engine import CEngine
@@ -38,7 +36,7 @@ def saved(models, dtype="float32"):
     hparams = load_hparams(f"{folder}/hparams.json")
     files = look(folder)
     path = pack_files.path_of(files, str(models), dtype)
-    pack_files.save(path, open_weights(files, hparams), hparams, dtype)
+    pack_files.save(path, files.open_weights(hparams), hparams, dtype)
     return Path(path), hparams
 
 

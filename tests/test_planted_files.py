@@ -12,7 +12,7 @@ from conftest import write_safetensors, write_small_files
 from test_tokenizers import write_tokenizer
 from tiny import ROOT, flatten, plant, refusal
 
-from speculative.checkpoints import complete, config, download, folder, loading, names, openai, tokenizer
+from speculative.checkpoints import config, download, folder, names, openai, tokenizer
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
 from speculative.support import files
 
@@ -29,7 +29,7 @@ class Place(NamedTuple):
         write_safetensors(self.folder / "model.safetensors", arrays, prefix)
 
     def load(self, hparams=None):
-        return flatten(loading.load_params(str(self.folder), hparams or self.hparams))
+        return flatten(folder.load_params(str(self.folder), hparams or self.hparams))
 
     def refused(self):
         return refusal(self.load)
@@ -94,7 +94,7 @@ def check_note(place):
 def check_changed_file(place):
     place.write(place.arrays)
     path = place.folder / "model.safetensors"
-    said = refusal(loading.load_params, str(place.folder), place.hparams, lambda name, array: os.utime(path, (1, 1)))
+    said = refusal(folder.load_params, str(place.folder), place.hparams, lambda name, array: os.utime(path, (1, 1)))
     assert "changed while it was read" in said
 
 
@@ -150,10 +150,10 @@ def check_absorbed_settings(place):
 
 
 def check_vocabulary(place):
-    encoder, _ = loading.load_encoder_and_hparams(str(place.folder))
+    encoder = folder.look(str(place.folder)).load_encoder()
     assert [encoder.decode([i]) for i in encoder.encode("the inn")] == ["the", " ", "in", "n"]
     (place.folder / "hparams.json").write_text(json.dumps(place.hparams | {"n_vocab": 261}))
-    assert "n_vocab is 261" in refusal(loading.load_encoder_and_hparams, str(place.folder))
+    assert "n_vocab is 261" in refusal(folder.look(str(place.folder)).load_encoder)
 
 
 def check_end_tokens(place):
@@ -186,9 +186,9 @@ def check_names(place):
 
 
 def check_incomplete_folder(place):
-    assert "lacks model.safetensors" in refusal(complete.complete_folder, str(place.folder), ".", weights=False)
+    assert "lacks model.safetensors" in refusal(folder.find_checkpoint, str(place.folder), ".", weights=False)
     models_dir = str(place.folder.parent)
-    assert "unknown model size 'tinny'" in refusal(complete.complete_folder, "tinny", models_dir)
+    assert "unknown model size 'tinny'" in refusal(folder.find_checkpoint, "tinny", models_dir)
 
 
 def check_sum(place):
@@ -209,36 +209,36 @@ def check_input_is_kept(place):
 
 MISTAKES = [
     # (the check that sees it, where, what stands there, what stands there by mistake)
-    (check_half_precision, "tensors:as_float32", "<< 16", "<< 15"),
+    (check_half_precision, "weights:as_float32", "<< 16", "<< 15"),
     (check_half_precision, "hugging_face:openai_name", "in RENAMED", "in RENAMED[1:]"),
-    (check_not_a_number, "tensors:is_finite", "return bool(", "return bool(True or "),
-    (check_another_tensor, "tensors:check_names", "shapes.keys() ^ names", "shapes.keys() - names"),
-    (check_another_tensor, "tensors:check_names", "shapes.keys() ^ names", "names - shapes.keys()"),
-    (check_another_tensor, "tensors:check_names", "parameter in shapes or not tensor.shape", "parameter in shapes"),
-    (check_another_shape, "tensors:check_shapes", "(shape, (1, *shape))", "(shape, shape[::-1])"),
+    (check_not_a_number, "weights:is_finite", "return bool(", "return bool(True or "),
+    (check_another_tensor, "weights:check_names", "shapes.keys() ^ names", "shapes.keys() - names"),
+    (check_another_tensor, "weights:check_names", "shapes.keys() ^ names", "names - shapes.keys()"),
+    (check_another_tensor, "weights:check_names", "parameter in shapes or not tensor.shape", "parameter in shapes"),
+    (check_another_shape, "weights:check_shapes", "(shape, (1, *shape))", "(shape, shape[::-1])"),
     (check_output_matrix, "hugging_face:leave_out_output_matrix", "if not np", "if False and np"),
     (check_note, "disk:Note.__init__", "repr(about)", "'all'"),
     (check_note, "disk:state_of", "about.st_mtime_ns, about.st_ctime_ns, about.st_ino", "0, 0, 0"),
     (check_changed_file, "weights:StoredWeights.finish", "state_of(tensor.path) != tensor.file.state", "False"),
     (check_header, "hugging_face:check_header", "except SafetensorError", "except ZeroDivisionError"),
     (check_header, "hugging_face:read_file", "start + begin", "start"),
-    (check_checksum, "tensors:array_of", "masked_crc32c(content) != tensor.crc32c", "False"),
+    (check_checksum, "openai:SummedTensor.check_sum", "masked_crc32c(content) != self.crc32c", "False"),
     (check_index, "openai:tensor_of", "entry.get(4, 0)", "0"),
     (check_index, "openai:read_block", "!= checksum", "is None"),
-    (check_settings, "config:load_hparams", 'hparams["n_inner"] = n_inner', "pass"),
-    (check_settings, "config:load_hparams", 'hparams["activation_function"] = activation', "pass"),
+    (check_settings, "config:sizes_of", 'hparams["n_inner"] = n_inner', "pass"),
+    (check_settings, "config:sizes_of", 'hparams["activation_function"] = activation', "pass"),
     (check_settings, "config:check", "n_embd % n_head", "False"),
     (check_settings, "config:check", "if value and not (", "if False and not ("),
     (check_absorbed_settings, "config:settings_in_weights", "< n, c, 1)", "< 2 * n, c, 1)"),
     (check_absorbed_settings, "config:settings_in_weights", "return array / s", "return array * s"),
-    (check_vocabulary, "loading:read_encoder_and_hparams", 'encoder.n_vocab != hparams["n_vocab"]', "False"),
+    (check_vocabulary, "folder:Checkpoint.load_encoder", "encoder.n_vocab != n_vocab", "False"),
     (check_end_tokens, "added_tokens:end_tokens", "of_tokenizer + of_model", "of_tokenizer"),
     (check_forms, "folder:vocabulary_of", 'settings == "config.json"', "False"),
     (check_forms, "folder:weights_of", "if SAFETENSORS in names", "if False"),
     (check_forms, "openai:latest_checkpoint", "named[2] if named", "'' if named"),
     (check_names, "names:is_folder_name", '{"", ".", ".."}', '{""}'),
     (check_names, "names:is_folder_name", "not controls and", ""),
-    (check_incomplete_folder, "complete:complete", "weights or not is_official", "weights"),
+    (check_incomplete_folder, "folder:find_checkpoint", "weights or not is_official", "weights"),
     (check_sum, "download:finish", 'sha256 not in ("", received)', "False"),
     (check_input_is_kept, "files:check_outputs", "used |= forms\n", "pass\n"),
     (check_input_is_kept, "files:check_outputs", "(*PROGRAM, *inputs)", "inputs"),

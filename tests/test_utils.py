@@ -13,7 +13,7 @@ from tiny import flatten, refusal
 from speculative.checkpoints import download
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.loading import load_params
+from speculative.checkpoints.folder import load_params
 from speculative.checkpoints.names import checked_model_name, is_path
 from speculative.checkpoints.official import HPARAMS, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.openai import read_index

@@ -73,10 +73,9 @@ def read_object(path: str) -> dict:
     return content
 
 
-def read_config(path: str, content: dict | None = None) -> dict:
-    """Return all settings, with the sizes under OpenAI's names. content: of the file, if it was read. Raises UserError
-    for a setting that is not honoured."""
-    content = content or read_object(path)
+def read_config(path: str, content: dict) -> dict:
+    """Return all settings of a file with this content, with the sizes under OpenAI's names. Raises UserError for a
+    setting that is not honoured."""
     config = {name: value for name, value in content.items() if value is not None}
     left_out = HPARAMS["124M"] if Path(path).name == "config.json" else {}  # as in transformers
     for name, theirs in SIZES.items():
@@ -122,14 +121,17 @@ def say_what_is_not_applied(folder: str) -> None:
         print(one_line(line), file=sys.stderr)
 
 
-def load_hparams(path: str, content: dict | None = None) -> dict:
-    """Read hparams.json, or Hugging Face's config.json -> {n_vocab, n_ctx, n_embd, n_head, n_layer}. content: of the
-    file, if it was read.
+def load_hparams(path: str) -> dict:
+    """Read hparams.json, or Hugging Face's config.json: see sizes_of. Raises UserError."""
+    return sizes_of(read_config(path, read_object(path)))
+
+
+def sizes_of(config: dict) -> dict:
+    """Return {n_vocab, n_ctx, n_embd, n_head, n_layer} of all settings.
 
     If they are not GPT-2's, n_inner (the width between the two layers of ffn) and activation_function ("gelu" or
     "relu") too. stand_in is there if the model is not the official one of its name: what it is instead.
     """
-    config = read_config(path, content)
     hparams = {name: config[name] for name in SIZES}
     n_inner = config.get("n_inner", 4 * config["n_embd"])
     if n_inner != 4 * config["n_embd"]:
@@ -143,7 +145,7 @@ def load_hparams(path: str, content: dict | None = None) -> dict:
     return hparams
 
 
-def settings_in_weights(config: dict) -> Callable | None:
+def settings_in_weights(config: dict) -> Callable[[str, np.ndarray], np.ndarray] | None:
     """Return change(name, array) for arrays by which gpt2.py honours settings that it does not have; None if there are
     none.
 
@@ -159,7 +161,7 @@ def settings_in_weights(config: dict) -> Callable | None:
     longer = 1.0 if config.get("scale_attn_weights", True) else math.sqrt(n // config["n_head"])
     by_layer = config.get("scale_attn_by_inverse_layer_idx", False)
 
-    def change(name, array):
+    def change(name: str, array: np.ndarray) -> np.ndarray:
         if "c_attn" in name:  # "h0/attn/c_attn/w"
             layer = int(name[1 : name.index("/")])
             c = longer / (layer + 1) if by_layer else longer

@@ -8,17 +8,19 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
 from speculative.checkpoints.disk import mapped
-from speculative.checkpoints.internet import announce, certificate_advice, trust_certificates
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.shapes import parameter_count
 from speculative.support.errors import Option, UserError, first_line
-from speculative.support.files import locked, replacing, size_of
+from speculative.support.files import bytes_in_words, locked, replacing, size_of, with_parents
 from speculative.support.progress import working
+from speculative.support.terminal import one_line
 
 MOST_RETRIES = 4  # of a request, after 0, 2, 4 and 8 seconds
 AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others the next time
@@ -27,6 +29,10 @@ CHUNK = 2**16  # bytes that are written together
 KEPT = "Ctrl-C keeps what has arrived, and the next run goes on from there"
 DEMO = "; python main.py --demo works without a download"
 HINT = "run again to go on from here, or try another ", Option("source"), DEMO
+
+# Variables that name the certificates to trust, those of a company for example. requests reads the first two, the hub's
+# library the last; here each of them is enough for both.
+VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def download_gpt2_files(model_size: str, folder: str, source: str = "openai", weights: bool = True) -> None:
@@ -166,3 +172,37 @@ def note_sum(path: str, received: str) -> None:
     others = re.sub(f".*  {re.escape(name)}\n", "", noted)
     with replacing(sums) as unfinished:
         Path(unfinished).write_text(f"{others}{received}  {name}\n", encoding="utf-8")
+
+
+# ---- What downloads from OpenAI and from the hub have in common -----------------------------------------------------
+
+
+def trust_certificates() -> None:
+    """Let the libraries for HTTP trust the certificates that any of the variables names. Raises UserError."""
+    for name in filter(os.environ.get, VARIABLES):
+        path = os.environ[name]
+        if not os.path.exists(path):
+            raise UserError(f"{name} is {path}, which is not there: it should be a file of certificates, or be unset")
+        os.environ.setdefault("REQUESTS_CA_BUNDLE", path)
+        os.environ.setdefault("SSL_CERT_DIR" if os.path.isdir(path) else "SSL_CERT_FILE", path)
+
+
+def certificate_advice(error: BaseException) -> str:
+    """Return what helps if the certificate of a server was refused, else ""."""
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return ""
+    return "if your network has a certificate of its own, name its file: SSL_CERT_FILE=company.pem"
+
+
+def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:
+    """Print how much will be downloaded, where to, and what Ctrl-C keeps; no line for nothing. The folder may not exist
+    yet. Raises UserError if the disk is too small."""
+    if n_bytes <= 0:
+        return
+    existing = next(filter(os.path.exists, with_parents(os.path.abspath(folder))))
+    n_free = shutil.disk_usage(existing).free
+    where = f"{folder}, where {bytes_in_words(n_free)} are free"
+    if n_bytes > n_free:
+        raise UserError(f"{name} needs {bytes_in_words(n_bytes)} in {where}")
+    line = f"downloading {name}: {bytes_in_words(n_bytes)} to {where}; {kept}"
+    print(one_line(line), file=sys.stderr, flush=True)

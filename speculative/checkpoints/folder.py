@@ -1,36 +1,70 @@
-"""A look at a model's folder: which of its files hold the settings, the tokens and the weights, and which are missing.
+"""From the name of a model to its checkpoint: which of a folder's files hold the settings, the tokens and the weights.
 
-A folder holds them in OpenAI's form or in Hugging Face's.
+find_checkpoint   the name -> a complete folder, looked at once; official models and the hub's are downloaded first
+Checkpoint        the files of the folder, in OpenAI's form or in Hugging Face's, and what they hold
+look              the folder -> its Checkpoint
 """
 
+import filecmp
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
-from speculative.checkpoints import hugging_face, openai
-from speculative.checkpoints.config import read_object
-from speculative.checkpoints.disk import bad_file
-from speculative.checkpoints.forms import OPENAI_VOCABULARY, SAFETENSORS, SHARDS, VOCABULARIES
-from speculative.checkpoints.official import TF_ENDS, TF_PREFIX
+import numpy as np
+
+from speculative.blog.encoder import Encoder, get_encoder
+from speculative.checkpoints import hub, hugging_face, openai
+from speculative.checkpoints.advice import advice, broken_link, first_row, has_own_weights
+from speculative.checkpoints.config import (
+    read_config,
+    read_object,
+    say_what_is_not_applied,
+    settings_in_weights,
+    sizes_of,
+)
+from speculative.checkpoints.disk import bad_file, other_file
+from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.names import checked_model_name, is_of_hub, is_path, local_folder
+from speculative.checkpoints.official import (
+    HUGGING_FACE,
+    MODEL_SIZES,
+    OPENAI_VOCABULARY,
+    SAFETENSORS,
+    SHARDS,
+    TF_ENDS,
+    TF_PREFIX,
+    USUAL_WEIGHTS,
+    VOCABULARIES,
+)
+from speculative.checkpoints.padded import Padding
+from speculative.checkpoints.tokenizer import read_encoder
+from speculative.checkpoints.weights import PaddedWeights, StoredWeights, Weights, read_all
+from speculative.support.errors import UserError
+from speculative.support.synonyms import MODELS, meant
 
 
-class Checkpoint(NamedTuple):
-    """The files of a model's folder that are read, or that should be there."""
+@dataclass
+class Checkpoint:
+    """The files of a model's folder that are read, or that should be there, and the settings, which are read once."""
 
     folder: str
     names: set[str]  # of all that is in the folder
     settings: str
+    content: dict  # of the settings; {} if they are not there
     vocabulary: Sequence[str]
     weights: Sequence[str]
-    read_index: Callable  # the paths of these -> the Index of their tensors
-    padded_from: str | None  # the folder of a smaller model, which has the weights: see padded.py
-    content: dict  # of the settings; {} if they are missing
+    small: "Checkpoint | None" = None  # a smaller model, which has the weights: see padded.py
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def missing(self, weights: bool = True) -> dict:
+    def missing(self, weights: bool = True) -> dict[str, list[str]]:
         """Return the files that the folder lacks, by what they hold. weights=False: without those of the weights."""
         needed = {"settings": [self.settings], "tokens": self.vocabulary, "weights": self.weights if weights else []}
         missing = {}
@@ -40,29 +74,82 @@ class Checkpoint(NamedTuple):
                 missing[what] = absent
         return missing
 
+    @cached_property
+    def config(self) -> dict:
+        """All settings. Raises UserError for one that is not honoured."""
+        path = self.path(self.settings)
+        return read_config(path, self.content or read_object(path))
 
-def look(folder: str) -> Checkpoint:
-    """Look once at a folder, which may not exist. Raises UserError."""
-    names = names_in(folder)
+    @cached_property
+    def hparams(self) -> dict:
+        """The sizes: see config.sizes_of. Raises UserError."""
+        return sizes_of(self.config)
+
+    def load_encoder(self, other: "tuple[Checkpoint, Encoder] | None" = None) -> Encoder:
+        """Read the tokens. other: another checkpoint and its encoder, which is this one's too if their files are equal.
+        Raises UserError."""
+        n_vocab = self.hparams["n_vocab"]
+        say_what_is_not_applied(self.folder)
+        if self.vocabulary != OPENAI_VOCABULARY:
+            return read_encoder(self.folder, n_vocab)
+        encoder = other[1] if other and has_equal_vocabulary(self.folder, other[0].folder) else None
+        encoder = encoder or read_openai_encoder(self.folder)
+        if encoder.n_vocab != n_vocab:
+            fault = f"n_vocab is {n_vocab}, but encoder.json has {encoder.n_vocab} tokens"
+            raise bad_file(self.path(self.settings), fault)
+        return encoder
+
+    def open_weights(self, hparams: dict | None = None) -> Weights:
+        """Return the weights by name, none of which is read yet. hparams: in place of those in the settings. Raises
+        UserError if the tensors are not those of the settings."""
+        hparams = hparams or self.hparams
+        read_index = openai.read_index if self.weights[0].endswith(".index") else hugging_face.read_index
+        index = read_index([self.path(name) for name in self.weights])
+        if not self.small:
+            return StoredWeights(index, hparams, settings_in_weights(self.config))
+        small = self.small.hparams
+        stored = StoredWeights(index, small, settings_in_weights(self.small.config))
+        return PaddedWeights(stored, Padding(small, hparams))
+
+
+def has_equal_vocabulary(folder: str, other: str) -> bool:
+    equal, *_ = filecmp.cmpfiles(folder, other, OPENAI_VOCABULARY, shallow=False)
+    return equal == [*OPENAI_VOCABULARY]
+
+
+def read_openai_encoder(folder: str) -> Encoder:
+    try:
+        return get_encoder(folder, "")
+    except ValueError as error:  # "PATH: FAULT"
+        raise bad_file(*str(error).split(": ", 1)) from None
+
+
+def load_params(folder: str, hparams: dict, convert: Callable[[str, np.ndarray], Any] | None = None) -> dict:
+    """Read the weights of a complete folder -> what gpt2.gpt2 takes. convert: see read_all. Raises UserError."""
+    return read_all(look(folder).open_weights(hparams), convert)
+
+
+def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
+    """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
+    return read_all(StoredWeights(openai.read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams))
+
+
+# ---- A look at a folder ----------------------------------------------------------------------------------------------
+
+
+def look(folder: str, may_be_padded: bool = True) -> Checkpoint:
+    """Look once at a folder, which may not exist. may_be_padded: False for a model from which another one is padded.
+    Raises UserError."""
+    names = {*os.listdir(folder)} if os.path.isdir(folder) else set()
     settings = "config.json" if "config.json" in names else "hparams.json"
     path = os.path.join(folder, settings)
-    content = read_object(path) if settings in names and os.path.isfile(path) else {}
-    small = small_folder(folder, content)
-    weights = weights_of(folder)
-    if small:
-        weights = [os.path.join(small, name) for name in weights_of(small)]
-    read_index = openai.read_index if weights[0].endswith(".index") else hugging_face.read_index
-    return Checkpoint(folder, names, settings, vocabulary_of(names, settings), weights, read_index, small, content)
-
-
-def names_in(folder: str) -> set[str]:
-    return {*os.listdir(folder)} if os.path.isdir(folder) else set()
-
-
-def small_folder(folder: str, content: dict) -> str | None:
-    """Return the folder beside this one that the settings name as padded_from, or None."""
+    content = read_object(path) if os.path.isfile(path) else {}
+    small = None
     name = content.get("padded_from")
-    return os.path.join(os.path.dirname(os.path.abspath(folder)), name) if is_name(name) else None
+    if may_be_padded and is_name(name):  # a folder beside this one
+        small = look(os.path.join(os.path.dirname(os.path.abspath(folder)), name), may_be_padded=False)
+    weights = [small.path(name) for name in small.weights] if small else weights_of(folder, names)
+    return Checkpoint(folder, names, settings, content, vocabulary_of(names, settings), weights, small)
 
 
 def is_name(name: object) -> bool:
@@ -78,9 +165,8 @@ def vocabulary_of(names: set[str], settings: str) -> Sequence[str]:
     return next((form for form in forms if names.intersection(form)), OPENAI_VOCABULARY)
 
 
-def weights_of(folder: str) -> list[str]:
+def weights_of(folder: str, names: set[str]) -> list[str]:
     """Return the names of the files that hold the weights, or should. Raises UserError."""
-    names = names_in(folder)
     if SAFETENSORS in names:
         return [SAFETENSORS]
     if SHARDS in names:
@@ -97,3 +183,97 @@ def shards_of_index(path: str) -> list[str]:
     if not names or not all(is_name(name) and name.endswith(".safetensors") for name in names):
         raise bad_file(path, "its weight_map should name a .safetensors file of this folder for each tensor")
     return sorted(set(names))
+
+
+# ---- The name of a model ---------------------------------------------------------------------------------------------
+
+
+def find_checkpoint(
+    model_size: str, models_dir: str, source: str = "openai", weights: bool = True, refresh: bool = False
+) -> Checkpoint:
+    """Return the model's complete checkpoint, after a download of missing files. weights=False: only of the small ones.
+
+    Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
+    "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. refresh: ask the hub for a newer
+    version of what its cache has. Raises UserError.
+    """
+    name = name_of(model_size, models_dir, source)
+    local = local_folder(name, models_dir)
+    check_path(name, local)
+    if is_of_hub(name, models_dir):
+        return checkpoint_of_hub(name, models_dir, weights, refresh)
+    files = look(local)
+    is_official = name in MODEL_SIZES
+    missing = files.missing(weights or not is_official)  # another model is not downloaded, so it has to be whole
+    if not missing:
+        return files
+    if not is_official or files.weights not in USUAL_WEIGHTS or has_own_weights(local, files.names):
+        raise lacking(missing, files, name, models_dir)
+    download_gpt2_files(name, local, source, weights)
+    return look(local)
+
+
+def name_of(model_size: str, models_dir: str, source: str) -> str:
+    """Return the name that was typed, or the hub's name of an official model. Raises UserError."""
+    try:
+        name = checked_model_name(model_size)
+    except ValueError as must_be:
+        raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
+    if source == "huggingface" and not os.path.isdir(local_folder(name, models_dir)):
+        return HUGGING_FACE.get(name, name)
+    return name
+
+
+def checkpoint_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> Checkpoint:
+    """Return the checkpoint in the hub's cache, after a download if it lacks a file. Raises UserError."""
+    cached = [] if refresh else [look(folder) for folder in hub.cached_folders(name)]
+    whole = [files for files in cached if not files.missing(weights)]
+    files = whole[0] if whole else look(hub.download(name, weights))
+    missing = files.missing(weights)
+    if missing:
+        raise lacking(missing, replace(files, names=hub.names_of_files(name)), name, models_dir)
+    return files
+
+
+def check_path(name: str, local: str) -> None:
+    """Raise UserError for a path that is not a folder."""
+    if os.path.isfile(local):
+        raise UserError(f"{local} is a file: {instead_of_file(local)}")
+    if is_path(name) and not os.path.isdir(local):
+        raise UserError(f"{local} does not exist: give the folder of a model{broken_link(local)}")
+
+
+def instead_of_file(path: str) -> str:
+    """Return what to give in the place of a model's file: its folder, if that file is read there, or what makes one."""
+    folder, name = os.path.split(path)
+    if name in look(folder).weights:
+        return "give the folder that holds it, with the settings and tokens beside it"
+    row = first_row("weights", [name])
+    if row is None:
+        return other_file(path) or "give the folder of a model"
+    how = row[1].format(folder, folder)
+    needs_settings = how != row[1] and not os.path.isfile(os.path.join(folder, "config.json"))
+    return f"{how}; it needs config.json and the tokens beside it" if needs_settings else how
+
+
+def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> UserError:
+    """Return the error of a folder that lacks files, with what would help. missing: of Checkpoint.missing."""
+    absent = [*chain(*missing.values())]
+    links = "".join(broken_link(files.path(file)) for file in absent)
+    names = files.names.difference(absent)  # a name may be that of a folder
+    local = local_folder(name, models_dir)
+    if names:
+        model = local if files.folder == local else name
+        remedy = advice(missing, names, model, local)
+    else:
+        remedy = unknown_model(name, models_dir)
+    return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {remedy}")
+
+
+def unknown_model(name: str, models_dir: str) -> str:
+    """Return what a name could have been: the official sizes, and the folders of models_dir."""
+    folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
+    there = f"; {models_dir} has {shorten(', '.join(folders), 200)}" if folders else ""
+    other = meant(name, [*MODEL_SIZES, *folders], MODELS)
+    hint = f"; did you mean {other}?" if other else ""
+    return f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}{there}{hint}"

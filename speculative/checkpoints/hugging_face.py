@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from speculative.checkpoints.disk import MappedFile, bad_file, mapped
-from speculative.checkpoints.tensors import Index, Tensor, array_of
+from speculative.checkpoints.weights import Index, Tensor, array_of
 from speculative.support.errors import first_line
 from speculative.support.terminal import one_line
 

@@ -1,4 +1,4 @@
-"""OpenAI's four models: their sizes, their files and hashes, and where they are published."""
+"""OpenAI's four models: their sizes, files and hashes, and where they are published. The names of any model's files."""
 
 SAME = {"n_vocab": 50257, "n_ctx": 1024}
 HPARAMS = {
@@ -29,3 +29,16 @@ SHA256 = {
     "124M/model.ckpt.index": "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687",
     "124M/model.ckpt.data-00000-of-00001": "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118",
 }
+
+# ---- The files of any model: of several forms the first that a folder has is read -----------------------------------
+
+OPENAI_VOCABULARY = ("encoder.json", "vocab.bpe")
+VOCABULARIES = (OPENAI_VOCABULARY, ("tokenizer.json",), ("vocab.json", "merges.txt"))
+OPTIONAL = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json")
+SAFETENSORS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"  # names the files that belong together
+USUAL_WEIGHTS = ([SAFETENSORS], [TF_INDEX, TF_DATA])
+
+# The files of the hub that are read here.
+SMALL_NAMES = ["config.json", "hparams.json", *OPTIONAL, *(name for form in VOCABULARIES for name in form)]
+WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]

@@ -1,25 +1,112 @@
-"""The weights of a model, by OpenAI's names: as its files have them, or padded from those of a smaller model."""
+"""The weights of a model: arrays by name, read from the tensors in its files.
 
-from collections.abc import Callable
-from typing import Any
+The index of a checkpoint is {name: Tensor}: the type, shape and place of each tensor in a file. The names are OpenAI's
+("wte", "h0/attn/c_attn/w") without their "model/". The files are mapped into memory, so a tensor is an array without
+having been copied, and the system reads its pages when they are used.
+"""
+
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
-from speculative.checkpoints.config import load_hparams, read_config, settings_in_weights
-from speculative.checkpoints.crc32c import warn_about
-from speculative.checkpoints.disk import Note, state_of
-from speculative.checkpoints.folder import Checkpoint, look
+from speculative.checkpoints.advice import advice_on_tensors
+from speculative.checkpoints.disk import MappedFile, Note, bad_file, state_of
 from speculative.checkpoints.padded import Padding
-from speculative.checkpoints.shapes import checkpoint_shapes, nested
-from speculative.checkpoints.tensors import Index, array_of, by_threads, check_names, check_shapes, forget_pages
+from speculative.checkpoints.shapes import Shape, Shapes, checkpoint_shapes, nested
 from speculative.support.errors import UserError
+
+N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
+N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in a mapped file."""
+
+    file: MappedFile
+    dtype: str  # one of N_BYTES, or another one, which array_of refuses
+    shape: Shape
+    begin: int  # byte of the file
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    @property
+    def n_bytes(self) -> int:
+        return math.prod(self.shape) * N_BYTES[self.dtype]
+
+    def check_sum(self, name: str, content: np.ndarray) -> None:  # uint8 [n_bytes]
+        """Raise UserError if a checksum says that the tensor is damaged. Only OpenAI's files have any."""
+
+
+Index = dict[str, Tensor]
+Change = Callable[[str, np.ndarray], np.ndarray]  # of a tensor, by its name
+V = TypeVar("V")
+
+
+# ---- One tensor ------------------------------------------------------------------------------------------------------
+
+
+def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:  # -> float32 [*shape]
+    """Return a tensor as an array, which is the mapped file itself if that holds float32. Raises UserError.
+
+    is_checked: an earlier run found its checksum right and its numbers finite.
+    """
+    content = content_of(tensor, name)
+    if not is_checked:
+        tensor.check_sum(name, content)
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = as_float32(content, tensor.dtype)
+        if not is_checked and not is_finite(array):  # rounding would hide it: an int8 weight is a number in any case
+            raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity, or more than float32 can")
+    return array.reshape(tensor.shape)
+
+
+def content_of(tensor: Tensor, name: str) -> np.ndarray:  # -> uint8 [n_bytes]
+    """Return the bytes of a tensor. Raises UserError for another type, and for a file that is cut."""
+    if tensor.dtype not in N_BYTES:
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
+    rest = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin :]
+    content = rest[: tensor.n_bytes]
+    if len(content) < tensor.n_bytes:
+        raise bad_file(tensor.path, f"it ends before tensor {name} does")
+    return content
+
+
+def as_float32(content: np.ndarray, dtype: str) -> np.ndarray:  # uint8 [n_bytes] -> float32 [n]
+    if dtype == "bfloat16":  # the upper half of a float32
+        return (content.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.require(content.view(dtype), np.float32, "A")
+
+
+def is_finite(array: np.ndarray) -> bool:  # [n]
+    """Return True if no number is NaN or infinite. The sum of squares is quicker to compute, and may overflow."""
+    return bool(np.isfinite(np.dot(array, array)) or np.isfinite([array.min(), array.max()]).all())
+
+
+def forget_pages(tensor: Tensor) -> None:
+    """Give back the memory of a tensor that was converted: the file still holds it."""
+    content = tensor.file.content
+    if isinstance(content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        begin = tensor.begin - tensor.begin % mmap.PAGESIZE
+        content.madvise(mmap.MADV_DONTNEED, begin, tensor.begin + tensor.n_bytes - begin)
+
+
+# ---- All tensors of a model ------------------------------------------------------------------------------------------
 
 
 class StoredWeights:
-    """The tensors of a checkpoint. Those of files that an earlier run found right are not checked again."""
+    """The weights of a checkpoint by name. Files that an earlier run found right are not checked again."""
 
-    def __init__(self, index: Index, hparams: dict, change: Callable | None = None):
-        """change(name, array): applies settings that gpt2.py does not have (config.py). Raises UserError."""
+    def __init__(self, index: Index, hparams: dict, change: Change | None = None):
+        """change: applies settings that gpt2.py does not have (config.settings_in_weights). Raises UserError."""
         self.index = index
         self.shapes = checkpoint_shapes(hparams)
         self.change = change
@@ -27,21 +114,20 @@ class StoredWeights:
         check_shapes(index, self.shapes)
         self.note = Note(sorted(index.items()))
         self.is_checked = self.note.exists()
-        if not self.is_checked:
-            warn_about(sum(tensor.n_bytes for tensor in index.values() if tensor.crc32c is not None))
 
     def array(self, name: str) -> np.ndarray:  # -> float32 [*shapes[name]]
-        """Read a tensor: the mapped file itself if it holds float32. Raises UserError."""
+        """Read a tensor: it is the mapped file itself if that holds float32. Raises UserError."""
         array = array_of(self.index[name], name, self.is_checked).reshape(self.shapes[name])
         return self.change(name, array) if self.change else array
 
     def forget(self, name: str) -> None:
-        """Give back the memory of a tensor that is not read any more."""
+        """Give back the memory of a tensor that was converted."""
         forget_pages(self.index[name])
 
     def finish(self) -> None:
-        """Note that all is right. Raises UserError if a file has changed since it was opened."""
-        for tensor in {tensor.path: tensor for tensor in self.index.values()}.values():
+        """Note that all is right, once every tensor was read. Raises UserError if a file has changed meanwhile."""
+        one_of_each_file = {tensor.path: tensor for tensor in self.index.values()}
+        for tensor in one_of_each_file.values():
             if state_of(tensor.path) != tensor.file.state:
                 raise UserError(f"{tensor.path}: changed while it was read")
         if not self.is_checked:
@@ -49,43 +135,38 @@ class StoredWeights:
 
 
 class PaddedWeights:
-    """The same of a model that is padded from a smaller one: see padded.py."""
+    """The weights of a model that is padded from a smaller one: see padded.py."""
 
-    def __init__(self, small: StoredWeights, small_hparams: dict, hparams: dict):
+    def __init__(self, small: StoredWeights, padding: Padding):
         self.small = small
-        self.shapes = checkpoint_shapes(hparams)
-        self.padding = Padding(small_hparams, hparams)
-        self.finish = small.finish
+        self.padding = padding
+        self.shapes = checkpoint_shapes(padding.new)
+        self.is_checked = small.is_checked
 
-    def array(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> np.ndarray:  # -> float32 [*shapes[name]]
         return self.padding.pad(name, self.small.array(name) if name in self.small.shapes else None)
 
     def forget(self, name: str) -> None:
         if name in self.small.shapes:
             self.small.forget(name)
 
+    def finish(self) -> None:
+        self.small.finish()
+
 
 Weights = StoredWeights | PaddedWeights
 
 
-def open_weights(files: Checkpoint, hparams: dict) -> Weights:
-    """Open the weights of a complete model. Raises UserError if the tensors are not those of the settings."""
-    index = files.read_index([files.path(name) for name in files.weights])
-    if not files.padded_from:
-        config = read_config(files.path(files.settings), files.content)
-        return StoredWeights(index, hparams, settings_in_weights(config))
-    small = look(files.padded_from)
-    small_hparams = load_hparams(small.path(small.settings), small.content)
-    return PaddedWeights(StoredWeights(index, small_hparams), small_hparams, hparams)
+def read_all(weights: Weights, convert: Callable[[str, np.ndarray], Any] | None = None) -> dict:
+    """Read all tensors -> the nested dict that gpt2.gpt2 takes. Raises UserError.
 
-
-def read_all(weights: Weights, convert: Callable = lambda name, array: array) -> dict[str, Any]:
-    """Read the tensors, each in a thread -> the nested dict that gpt2.gpt2 takes, of convert(name, array). Raises
-    UserError."""
+    convert("h0/attn/c_attn/w", array), for example, is called for each tensor, in several threads, and its result takes
+    the array's place: two whole copies never exist.
+    """
 
     def read(name: str) -> Any:
         array = weights.array(name)
-        value = convert(name, array)
+        value = convert(name, array) if convert else array
         if value is not array:
             weights.forget(name)
         return value
@@ -93,3 +174,39 @@ def read_all(weights: Weights, convert: Callable = lambda name, array: array) ->
     values = by_threads(read, weights.shapes)
     weights.finish()
     return nested(values)
+
+
+def by_threads(function: Callable[[str], V], names: Iterable[str]) -> dict[str, V]:
+    """Return {name: function(name)}, computed by several threads."""
+    with ThreadPoolExecutor(N_THREADS) as threads:
+        return dict(zip(names, threads.map(function, names), strict=True))
+
+
+def check_names(index: Index, shapes: Shapes) -> None:
+    """Raise UserError if the checkpoint lacks a parameter, or holds another tensor."""
+    names = set()
+    for name, tensor in index.items():
+        parameter, _, _ = name.rpartition("/")
+        is_optimizers = parameter in shapes or not tensor.shape  # "h0/ln_1/g/Adam", or a number such as beta1_power
+        if not is_optimizers:
+            names.add(name)
+    unlike = sorted(shapes.keys() ^ names)
+    if not unlike:
+        return
+    name = unlike[0]
+    path = next(iter(index.values())).path if index else "the checkpoint"
+    verb = "has" if name in index else "lacks"
+    raise bad_file(path, f"{verb} tensor {name!r:.100}, contrary to its settings{advice_on_tensors(index)}")
+
+
+def check_shapes(index: Index, shapes: Shapes) -> None:
+    """Raise UserError for a tensor of another shape. OpenAI's matrices are those of a convolution of width 1: they have
+    one more axis, in front."""
+    for name, shape in shapes.items():
+        tensor = index[name]
+        if tensor.shape in (shape, (1, *shape)):
+            continue
+        hint = " (transposed, as in nanoGPT's checkpoints)" if tensor.shape == shape[::-1] else ""
+        if "c_attn" in name and shape[0] < tensor.shape[-1] < shape[-1]:
+            hint = " (its heads share keys and values: multi-query attention, which GPT-2 has not)"
+        raise bad_file(tensor.path, f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings")

@@ -23,7 +23,7 @@ import numpy as np
 
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.hugging_face import read_file
-from speculative.checkpoints.tensors import array_of
+from speculative.checkpoints.weights import array_of
 from speculative.drafters.base import Context, DrafterSpec, until_unsure
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample

@@ -22,7 +22,7 @@ GROUP_FILES = (("memory.max", "anon "), ("memory.limit_in_bytes", "total_rss "))
 class SizedModel(NamedTuple):
     """A model that is to be loaded."""
 
-    role: str  # see model_spec.ModelSpec; that of a copy is its format
+    role: str  # see load.ModelSpec; that of a copy is its format
     hparams: dict
     dtype: str  # the format in which the engine holds its weights
     n_cached: int | None = None  # tokens of a cache of its own; None: a whole context

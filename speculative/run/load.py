@@ -16,13 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple
 
 from speculative.blog.encoder import Encoder
-from speculative.checkpoints.complete import complete
 from speculative.checkpoints.disk import FilesInUse
-from speculative.checkpoints.folder import Checkpoint
-from speculative.checkpoints.loading import read_encoder_and_hparams
+from speculative.checkpoints.folder import Checkpoint, find_checkpoint
 from speculative.checkpoints.shapes import checkpoint_shapes, nested, parameter_count
-from speculative.checkpoints.tensors import by_threads
-from speculative.checkpoints.weights import open_weights
+from speculative.checkpoints.weights import by_threads
 from speculative.engines import memory
 from speculative.engines.c.library import use_c_crc32c
 from speculative.engines.choice import make_engine
@@ -165,9 +162,9 @@ class Models:
         else:
             size, dtype = self.wanted[role]
             target = None if role == "target" else self.spec("target")
-            files = complete(size, self.models_dir, self.source, weights=False, refresh=self.refresh)
+            files = find_checkpoint(size, self.models_dir, self.source, weights=False, refresh=self.refresh)
             other = (target.files, target.encoder) if target and target.files else None
-            spec = ModelSpec(role, size, files, dtype, *read_encoder_and_hparams(files, other))
+            spec = ModelSpec(role, size, files, dtype, files.load_encoder(other), files.hparams)
             if target:
                 spec = drafting_for(target, spec)
         self.specs[role] = spec
@@ -217,7 +214,7 @@ class Models:
             files = self.with_weights(of_model[0])
             unpacked = [spec for spec in of_model if not self.map_pack(spec, files)]
             if unpacked:
-                stays = in_place and not files.padded_from  # a padded model's weights are in no file
+                stays = in_place and not files.small  # a padded model's weights are in no file
                 self.read(unpacked, files, stays)
 
     def with_weights(self, spec: ModelSpec) -> Checkpoint:
@@ -225,13 +222,14 @@ class Models:
         assert spec.files
         if not spec.files.missing():
             return spec.files
-        return complete(spec.size, self.models_dir, self.source)
+        return find_checkpoint(spec.size, self.models_dir, self.source)
 
     def read(self, specs: Sequence[ModelSpec], files: Checkpoint, in_place: bool) -> None:
         """Read the weights of a model once, and pack them for the networks in each of these formats."""
-        use_c_crc32c()  # the files may be checked for the first time
         hparams = specs[0].hparams
-        weights = open_weights(files, hparams)
+        weights = files.open_weights(hparams)
+        if not weights.is_checked:
+            use_c_crc32c()
         makers = [self.engine.maker(spec, in_place) for spec in specs]
         packed: list[dict[str, Any]] = [{} for _ in specs]  # of each: its tensors by name
         began = time.perf_counter()
@@ -284,7 +282,7 @@ class Models:
             files = self.with_weights(spec)
             path = pack_files.path_of(files, self.models_dir, spec.dtype)
             if not pack_files.is_whole(path, spec.hparams, spec.dtype):
-                pack_files.save(path, open_weights(files, spec.hparams), spec.hparams, spec.dtype)
+                pack_files.save(path, files.open_weights(spec.hparams), spec.hparams, spec.dtype)
             yield path
 
     def take_unpacked(self) -> tuple[list[ModelSpec], float]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speculative.checkpoints import crc32c
+from speculative.checkpoints import openai
 from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
@@ -140,5 +140,5 @@ def c_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
 
 def use_c_crc32c() -> None:
     """Let checkpoints compute their checksums by engine.c, if the library google-crc32c has no C for this system."""
-    if crc32c.is_slow() and library():
-        crc32c.in_c = c_crc32c
+    if openai.is_slow() and library():
+        openai.in_c = c_crc32c
