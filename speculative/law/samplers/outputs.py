@@ -42,7 +42,8 @@ class Output(torch.Tensor):
     x: torch.Tensor  # the tokens that it was given
     cache: Any
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed from it is an ordinary tensor
+    # What is computed from it is an ordinary tensor.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def of(cls, rows: np.ndarray, returned: np.ndarray, x: torch.Tensor, cache: Any) -> "Output":
