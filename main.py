@@ -1,7 +1,9 @@
-"""The blog's run: one prompt, decoded twice, autoregressively and with speculative sampling; both are timed.
+"""The blog's run: one prompt is decoded twice, autoregressively and with
+speculative sampling, and both are timed.
 
-python main.py --prompt "Alan Turing theorized that computers would one day become" --K 4 --temperature 0
 python main.py --demo
+python main.py --K 4 --temperature 0 \\
+    --prompt "Alan Turing theorized that computers would one day become"
 """
 
 if __name__ == "__main__":

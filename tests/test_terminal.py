@@ -92,6 +92,21 @@ def test_a_session_has_tab_and_the_lines_of_the_one_before(terminal, tmp_path):
     screen.wait_for("temperature = 1")
 
 
+def test_an_empty_line_goes_on_from_the_last_text(terminal):
+    screen = terminal("--interactive", "-n4")
+    screen.wait_for("> ")
+    screen.type("\n")
+    screen.wait_for("> ")
+    screen.type("The man\n")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", screen.wait_for(r"Speculative Decode.*?Text = [^\r\n]+"))
+    screen.wait_for("> ")
+    screen.type("\n")
+    screen.wait_for("Decode")
+    again = re.sub(r"\x1b\[[0-9;]*m", "", screen.wait_for(r"Text = [^\r\n]+"))
+    assert again.startswith(text[text.index("Text = ") :])
+    screen.wait_for("> ")
+
+
 def history_of(folder):
     [file] = folder.glob("*/session_history")
     return [line for line in file.read_text().splitlines() if not line.startswith("_HiStOrY")]
@@ -124,4 +139,4 @@ def test_tab_completes_options_and_values(before, word, expected):
 
 def test_tab_knows_every_option_that_a_session_changes():
     live = {f"/{name} " for name, f in FIELDS.items() if f.metadata.get("live")}
-    assert {*completions("", "/")} == live | {"/help ", "/why ", "/quit ", "/exit "}
+    assert {*completions("", "/")} == live | {"/help ", "/? ", "/why ", "/quit ", "/exit "}

@@ -24,7 +24,9 @@ def read_command(doc: str | None, words: Sequence[str] | None = None) -> Given:
     words = sys.argv[1:] if words is None else words
     if {"-h", "--help"} & {*words}:
         file = os.path.basename(sys.argv[0])
-        print(f"{doc}\nusage: {USAGE.get(file, file)} [PROMPT] [--OPTION VALUE ...]\n{help_text('all' in words)}")
+        program = USAGE.get(file, file)
+        about = (doc or "").replace(USAGE["main.py"], program)
+        print(f"{about}\nusage: {program} [PROMPT] [--OPTION VALUE ...]\n{help_text('all' in words)}")
         sys.exit(0)
     if "--version" in words:
         print(f"speculative-sampling {__version__}")

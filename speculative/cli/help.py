@@ -14,15 +14,18 @@ SESSION_COMMANDS = {  # of a session -> what they do
     "/help": "help",
     "help": "help",
     "?": "help",
+    "/?": "help",
     "/why": "why",
     "/quit": "quit",
     "/exit": "quit",
     "quit": "quit",
     "exit": "quit",
 }
-SESSION = r"""/NAME VALUE changes an option; /NAME alone switches it or sets its default.
-/why explains the last run; quit ends the session.
-In a prompt \n is a newline, \t a tab, \\n the characters \n; // begins a prompt with a slash."""
+SESSION = r"""/NAME VALUE changes an option, and /NAME off turns it off.
+/NAME alone shows it, or switches it if it is on or off.
+/why explains the last run; an empty line goes on from its text; quit ends the session.
+In a prompt \n is a newline, \t a tab, \\n the characters \n.
+// begins a prompt with a slash."""
 LIVE = [name for name, f in FIELDS.items() if f.metadata.get("live")]  # options that a session can change
 MORE = "More"  # the group of the rare options
 MOST_COLUMNS = 120  # also at a wider terminal

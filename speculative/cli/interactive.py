@@ -19,7 +19,8 @@ from speculative.support.errors import UserError, naming_options
 from speculative.support.terminal import one_line
 
 WELCOME = """
-Each line is a prompt. /help lists what can change; /why says why the last run was as fast as it was.
+Each line is a prompt, and an empty one goes on from the last text.
+/help lists what can change; /why says why the last run was as fast as it was.
 Ctrl-C ends a decode, Ctrl-D the session."""
 
 
@@ -49,11 +50,24 @@ class Conversation:
                 raise UserError("nothing was decoded and measured yet: give a prompt first, without /quiet")
             show_ending(self.last)
         elif line.startswith("/") and not line.startswith("//"):
-            self.session = change(self.session, read_changes(line))
+            changes = read_changes(line)
+            prompt = changes.pop("prompt", None)
+            self.session = change(self.session, changes)
+            if isinstance(prompt, str):
+                self.decode_text(without_escapes(prompt))
         elif line.strip():
             check_prompt(line)
-            prompt = without_escapes(line.removeprefix("/"))
-            self.last = self.decode(self.session, [prompt] * self.session.options.n_samples)
+            self.decode_text(without_escapes(line.removeprefix("/")))
+
+    def decode_text(self, prompt: str) -> None:
+        self.last = self.decode(self.session, [prompt] * self.session.options.n_samples)
+
+    @naming_options("/")
+    def go_on(self) -> None:
+        """Decode from the end of the last text. Nothing happens if there is none."""
+        if self.last:
+            [*_, decoder] = self.last.decoders.values()
+            self.decode_text(self.last.prompts[0].text + decoder.samples[0].text)
 
 
 def interact(session: Session[Options], decode: Decode) -> None:
@@ -77,7 +91,11 @@ def talk(conversation: Conversation) -> NoReturn:
     print(WELCOME)
     while True:
         try:
-            conversation.answer(input("\n> "))
+            line = input("\n> ")
+            if line.strip():
+                conversation.answer(line)
+            else:
+                conversation.go_on()
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
         except KeyboardInterrupt:
@@ -92,19 +110,28 @@ def check_prompt(line: str) -> None:
 
 
 def change(session: Session[Options], given: Given) -> Session[Options]:
-    """Change options, and print what they are now. A switch without a value is switched. Raises UserError."""
-    switched = {name: not getattr(session.options, name) for name in given.keys() & SWITCHES if not given[name]}
-    session = session.changed(**given | switched)
+    """Change options, and print what they are now. A switch without a value is switched, another option only shown.
+    Raises UserError."""
+    values: dict[str, object] = {}
+    for name, value in given.items():
+        if name in SWITCHES and not value:
+            values[name] = not getattr(session.options, name)
+        elif value in ("off", ["off"]) and name in FIELDS and FIELDS[name].default is None:
+            values[name] = None
+        elif value or not hasattr(session.options, name):  # an unknown name is refused
+            values[name] = value
+    session = session.changed(**values)
     for name in given:
         print(one_line(f"{name} = {value_in_words(name, getattr(session.options, name))}"))
     return session
 
 
 def read_changes(line: str) -> Given:
-    """ "/K 8/4 /stop a b /stop c /seed" -> {"K": "8/4", "stop": ["a b", "c"], "seed": None}. Raises UserError."""
-    another = rf"/(?:{'|'.join(FIELDS)})(?:[\s=]|$)"  # in "/quiet /K 4" no value follows /quiet
+    """ "/K 8/4 /stop a b /stop c /seed" -> {"K": "8/4", "stop": ["a b", "c"], "seed": None}. /n is its option, too.
+    Raises UserError."""
+    another = rf"/(?:{'|'.join([*FIELDS, *SHORT])})(?:[\s=]|$)"  # in "/quiet /K 4" no value follows /quiet
     _, *parts = re.split(rf"(?:^|\s)/([^\s=]+)(?:=|\s(?!{another}))?", line)
     given = Given()
     for name, value in zip(parts[::2], parts[1::2], strict=True):
-        given.add(name, value or None)
+        given.add(SHORT.get(name, name), value or None)
     return given

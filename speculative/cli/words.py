@@ -42,16 +42,18 @@ class Flag(NamedTuple):
 
 
 def read_words(words: Sequence[str]) -> Given:
-    """Return the options of a command line. A first word that names none is the prompt. Raises UserError."""
+    """Return the options of a command line. A word that belongs to none is the prompt, before the options or after
+    them. Raises UserError."""
     given = Given()
+    last = Flag("", None)
     rest = deque(words)
     while rest:
         if is_flag(rest[0]):
             last = read_flag(rest)
-        elif not given:
-            last = Flag("prompt", first_word(rest))
-        else:
+        elif "prompt" in given or last.name in TEXTS or re.fullmatch(r"[\d.]+", rest[0]):
             raise cut_text(last, rest)
+        else:
+            last = Flag("prompt", bare_word(rest))
         given.add(*last)
     return given
 
@@ -88,8 +90,8 @@ def following(name: str, rest: deque[str]) -> str:
     raise UserError(f"--{name} needs a value; one that begins with - is written --{name}=VALUE")
 
 
-def first_word(rest: deque[str]) -> str:
-    """Take the first word as the prompt, as picoGPT does. Raises UserError if it is an option without its dashes."""
+def bare_word(rest: deque[str]) -> str:
+    """Take a word as the prompt, as picoGPT does. Raises UserError if it is an option without its dashes."""
     word = rest.popleft()
     if word in {*FIELDS, *QUESTIONS}:
         raise UserError(f"{word} is an option: type --{word}; as a prompt it is given as --prompt {word}")

@@ -11,7 +11,8 @@ OPTIONS = {  # an option -> its names elsewhere
     "n_tokens_to_generate": "max_tokens max_new_tokens num_tokens n_tokens tokens length max_length n_predict n",
     "target_model_size": "model m model_size target target_model",
     "draft_model_size": "draft_model md model_draft assistant_model draft",
-    "temperature": "temp T t",
+    "temperature": "temp T t greedy",
+    "quiet": "no_stream",
     "seed": "s",
     "prompt": "text input p",
     "prompt_file": "file f",
@@ -40,5 +41,6 @@ def unknown_option(typed: str, names: Collection[str]) -> UserError:
     typed = type(typed)(typed[:80])  # an Option stays one
     name = typed.lstrip("-").replace("-", "_")
     ours = meant(name, names, OPTIONS)
-    hint = ("did you mean ", Option(ours), "?") if ours else ("see ", Option("help"))
+    value = " 0" if name == "greedy" else ""
+    hint = ("did you mean ", Option(ours), f"{value}?") if ours else ("see ", Option("help"))
     return UserError("unknown option ", typed, hint=hint)
