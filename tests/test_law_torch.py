@@ -1,4 +1,4 @@
-"""The law of programs that draw with PyTorch. The tests are skipped where it is not installed."""
+"""The law of programs that draw with PyTorch. The tests skip without it; requirements-law.txt has it."""
 
 import random  # noqa: F401, for the expressions
 import sys

@@ -16,8 +16,11 @@ def names(lines):
 
 def test_with_all_extras_it_is_requirements_txt():
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    extras = [name for extra in PROJECT["optional-dependencies"].values() for name in extra]
+    optional = PROJECT["optional-dependencies"]
+    extras = [name for extra, needed in optional.items() for name in needed if extra != "law"]
     tensorflow = {"tensorflow", "tensorflow-cpu"}  # of the tests
     listed = names(line for line in lines if not line.startswith("#"))
     assert names(PROJECT["dependencies"] + extras) == listed - tensorflow
-    assert not names(PROJECT["dependencies"]) & {"jax", "matplotlib", "scipy"}  # what is large is an extra
+    assert not names(PROJECT["dependencies"]) & {"jax", "matplotlib", "scipy", "torch"}  # large packages are extras
+    law = (ROOT / "requirements-law.txt").read_text(encoding="utf-8").splitlines()
+    assert {*optional["law"]} <= names(line for line in law if not line.startswith("#"))
