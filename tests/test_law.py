@@ -6,6 +6,7 @@ Rules, drafters and filters are tested because they are registered. Each test go
 import importlib
 import random
 import signal
+import sys
 import time
 from functools import partial
 from itertools import chain
@@ -14,7 +15,7 @@ from types import MethodType, SimpleNamespace
 import numpy as np
 import pytest
 from enumeration import World, text_distribution
-from tiny import plant, python
+from tiny import plant, python, refusal
 
 import speculative
 from speculative import sampling
@@ -828,3 +829,31 @@ def test_the_command(word, status, said, tmp_path):
     done = python("-m", "speculative", "law", word.format(**{name: tmp_path / f"{name}.py" for name in files}))
     assert done.returncode == status
     assert said in done.stdout + done.stderr
+
+
+FILES_THAT_DO_NOT_END = [
+    ("while True:\n    pass", ": it runs for more than 2 s: put the work under if __name__"),
+    ("name = input('Your name? ')", "mine.py, line 1: EOFError: EOF when reading a line"),
+    ("import os\nos._exit(0)", "mine.py, line 2: it ends the process with os._exit(0), so nothing can be told"),
+    (
+        "import os\ndef rule(proposal, q, rng):\n    os._exit(0)",
+        "mine.py, line 3: it ends the process with os._exit(0)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "said"), FILES_THAT_DO_NOT_END)
+def test_a_file_that_does_not_end_or_ends_the_process_is_one_line(program, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(guard, "SECONDS_AT_IMPORT", (1, 2))
+    (tmp_path / "mine.py").write_text(program)
+    assert said in refusal(lambda: speculative.law(check_law.function_in(str(tmp_path / "mine.py"), "rule")))
+    if "while" in program:
+        assert "mine.py is run, and has not ended after 1 s" in capsys.readouterr().err
+
+
+def test_what_a_checked_function_prints_is_not_kept():
+    dropped = guard.Dropped()
+    assert dropped.write("x" * 1000) == 1000
+    with guard.silenced():
+        print("x")
+        assert isinstance(sys.stdout, guard.Dropped)

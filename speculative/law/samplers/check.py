@@ -12,14 +12,13 @@ The status is 0 if it is lossless, 1 if it is not, 2 if that cannot be told exac
 
 import contextlib
 import inspect
-import io
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from speculative.law.samplers.following import follow
-from speculative.law.samplers.guard import as_user_errors
+from speculative.law.samplers.guard import as_user_errors, running
 from speculative.law.samplers.sampler import FORMS
 from speculative.law.samplers.verdicts import Verdict, drawn_verdict, exact_verdict
 from speculative.support.errors import UserError, did_you_mean
@@ -76,6 +75,5 @@ def function_in(path: str, name: str) -> Callable:
 def names_in(file: Path) -> dict:
     """What a file defines, which is run without a word. Raises UserError."""
     sys.path.insert(0, str(file.resolve().parent))
-    quiet = io.StringIO()
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), as_user_errors():
+    with running(file.name), as_user_errors():
         return runpy.run_path(str(file), run_name="law")

@@ -16,9 +16,12 @@ import contextlib
 import io
 import os
 import signal
+import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from unittest import mock
 
 import numpy as np
 
@@ -28,7 +31,9 @@ from speculative.law.samplers.libraries import is_file_of_library
 from speculative.law.uniform import NotFollowed
 from speculative.law.walks import WALK
 from speculative.support.errors import UserError, first_line
+from speculative.support.terminal import one_line
 
+SECONDS_AT_IMPORT = (5, 60)  # after which a file that is run gets a word, and is ended
 MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with all its waiting
 
 
@@ -69,10 +74,64 @@ def raised_at(error: BaseException) -> str:
     return f"{file}, line {own[-1].lineno}"
 
 
+class Dropped(io.TextIOBase):
+    """A stream that keeps nothing of what is written to it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def refuse_exit(status: int = 0) -> None:
+    raise UserError(f"it ends the process with os._exit({status}), so nothing can be told: leave that out")
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """What is called within prints nothing, is answered nothing, and cannot end the process without a word."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(Dropped()))
+        stack.enter_context(contextlib.redirect_stderr(Dropped()))
+        stack.enter_context(mock.patch.object(sys, "stdin", io.StringIO()))
+        stack.enter_context(mock.patch.object(os, "_exit", refuse_exit))
+        yield
+
+
+@contextlib.contextmanager
+def running(file: str) -> Iterator[None]:
+    """A file is run within. After SECONDS_AT_IMPORT[0] a line says so, and after SECONDS_AT_IMPORT[1] it is ended by a
+    UserError."""
+    soon, late = SECONDS_AT_IMPORT
+    began = time.monotonic()
+    said: list[bool] = []
+
+    def look(number, frame):
+        seconds = time.monotonic() - began
+        if seconds > late:
+            raise UserError(f"it runs for more than {late} s: put the work under if __name__ == '__main__'")
+        if seconds > soon and not said:
+            said.append(True)
+            print(one_line(f"{file} is run, and has not ended after {soon} s ..."), file=sys.__stderr__, flush=True)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(silenced())
+        stack.enter_context(alarms(look))
+        yield
+
+
+@contextlib.contextmanager
+def alarms(handler: Callable) -> Iterator[None]:
+    """Call handler(number, frame) each second, in the main thread of a system that has alarms."""
+    with contextlib.ExitStack() as stack:
+        if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+            stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, handler))
+            stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, 1, 1)
+        yield
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """What is called within prints nothing, and an alarm ends what takes too long, in the main thread of a system that
-    has alarms."""
+    """What is called within prints nothing, and an alarm ends what takes too long."""
 
     def stop(number, frame):
         if np.any(WALK.seconds() > MOST_SECONDS):  # each second again, if the code catches it
@@ -82,13 +141,5 @@ def quietly() -> Iterator[None]:
             )
 
     WALK.restart_clocks()
-    quiet = io.StringIO()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(quiet))
-        stack.enter_context(contextlib.redirect_stderr(quiet))
-        stack.enter_context(np.errstate(all="ignore"))
-        if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
-            stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
-            stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
-            signal.setitimer(signal.ITIMER_REAL, 1, 1)
+    with silenced(), np.errstate(all="ignore"), alarms(stop):
         yield
