@@ -3,10 +3,11 @@
     python -m benchmarks public FOLDER [NAME ...]
 
 FOLDER holds a checkout of each project, FOLDER/OWNER/NAME, at the commit of the list below; nothing of theirs is kept
-here. What is added to each is a file of benchmarks/samplers, which shows its function to the law in one of its forms.
-Each runs in a process of its own, which needs PyTorch, transformers and einops.
+here. What is added to each is a function of benchmarks/samplers/adapters.py, which returns the project's own in one of
+the law's forms. Each runs in a process of its own, which needs PyTorch, transformers and einops (requirements-law.txt).
 """
 
+import ast
 import json
 import os
 import re
@@ -25,7 +26,8 @@ from speculative.law.samplers import check, following, guard
 from speculative.law.samplers.verdicts import Verdict
 from speculative.support.errors import UserError, did_you_mean
 
-ADAPTERS = Path(__file__).parent / "samplers"
+HOME = Path(__file__).parents[1]
+ADAPTERS = HOME / "benchmarks" / "samplers" / "adapters.py"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # what is compiled cannot be followed
 MOST_NODES, MOST_PATHS = 5_000, 500  # fewer than the law's, since there are many samplers
@@ -75,22 +77,21 @@ def enter(root: Path, sampler: Sampler) -> None:
     """Let this process import a checkout's modules before any of ours."""
     for name in OURS:
         sys.modules.pop(name, None)
-    home = str(ADAPTERS.parents[1])
-    sys.path[:] = [str(root), *(path for path in sys.path if path not in ("", home))]
+    sys.path[:] = [str(root), *(path for path in sys.path if path not in ("", str(HOME)))]
     sys.meta_path.insert(0, Checkout(root, sampler.stand_ins))
 
 
 def judge(root: Path, name: str) -> Row:
     """Take the law of a sampler, whose checkout is at root. It changes this process: call it in one of its own."""
     sampler = SAMPLERS[name]
-    adapter = ADAPTERS / f"{name}.py"
+    n_lines = lines_added(name)
     enter(root / sampler.folder, sampler)
     try:
-        defined = runpy.run_path(str(adapter), run_name="law")
-        verdict = check.law(defined.get("speculative_sampling") or defined["rule"])
+        adapters = runpy.run_path(str(ADAPTERS), run_name="law")
+        verdict = check.law(adapters[name]())
     except (UserError, ImportError) as error:
-        return row_of(sampler, f"cannot tell: {error}", "", lines_of(adapter))
-    return row_of(sampler, in_short(verdict), f"{verdict.distance:.2g}", lines_of(adapter))
+        return row_of(sampler, f"cannot tell: {error}", "", n_lines)
+    return row_of(sampler, in_short(verdict), f"{verdict.distance:.2g}", n_lines)
 
 
 def row_of(sampler: Sampler, verdict: str, distance: str, lines: str = "") -> Row:
@@ -108,9 +109,11 @@ def in_short(verdict: Verdict) -> str:
     return re.split("[:.] ", sentence)[0].lower()
 
 
-def lines_of(adapter: Path) -> str:
-    """How many lines one adds: those of code, without imports, blank lines and comments."""
-    lines = [line.strip() for line in adapter.read_text(encoding="utf-8").split("\n")]
+def lines_added(name: str) -> str:
+    """Count what an adapter adds: its lines between the first and the last, without imports and comments."""
+    text = ADAPTERS.read_text(encoding="utf-8")
+    [adapter] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
+    lines = [line.strip() for line in text.split("\n")[adapter.lineno : adapter.end_lineno - 1]]
     return str(sum(not line.startswith(("#", '"""', "import ", "from ")) and line != "" for line in lines))
 
 

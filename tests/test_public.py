@@ -24,12 +24,14 @@ def decode(x, draft_model, target_model, N, K):
     return x
 """
 ADAPTER = """\
-from made.loop import decode
+def project():
+    from made.loop import decode
 
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        # the target drafts
+        return decode(x, {}, target_model, N, K)
 
-def speculative_sampling(x, draft_model, target_model, N, K):
-    # the target drafts
-    return decode(x, {}, target_model, N, K)
+    return speculative_sampling
 """
 
 
@@ -40,8 +42,7 @@ def checkout(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("raise RuntimeError")
     (folder / "loop.py").write_text(BLOGS_LOOP)
-    monkeypatch.setattr(public, "ADAPTERS", tmp_path / "samplers")
-    (tmp_path / "samplers").mkdir()
+    monkeypatch.setattr(public, "ADAPTERS", tmp_path / "adapters.py")
     sampler = Sampler("somebody/project", "made/loop.py", "decode", "abc1234", ("missing",), "its cause")
     monkeypatch.setattr(public, "SAMPLERS", {"project": sampler})
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -56,7 +57,7 @@ def checkout(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("drafts_with, verdict", [("target_model", "lossless"), ("draft_model", "not lossless")])
 def test_a_checkout_is_judged_without_its_init_and_what_it_misses(checkout, drafts_with, verdict):
-    (checkout / "samplers" / "project.py").write_text(ADAPTER.format(drafts_with))
+    public.ADAPTERS.write_text(ADAPTER.format(drafts_with))
     row = public.judge(checkout / "somebody" / "project", "project")
     assert row.verdict == verdict
     assert row.lines == "2"
@@ -64,9 +65,9 @@ def test_a_checkout_is_judged_without_its_init_and_what_it_misses(checkout, draf
     assert row.cause == ("its cause" if verdict == "not lossless" else "")
 
 
-def test_every_sampler_of_the_list_has_its_file_and_a_row_of_docs():
-    files = {path.stem for path in public.ADAPTERS.glob("*.py")} - {"__init__", "listed", "networks"}
-    assert files == {*SAMPLERS}
+def test_every_sampler_of_the_list_has_its_adapter_and_a_row_of_docs():
+    adapters = re.findall(r"^def (\w+)\(", public.ADAPTERS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert adapters == [*SAMPLERS]
     assert len(SAMPLERS) >= 25
     kept = [public.row_of(sampler, "", "") for sampler in SAMPLERS.values()]
     assert [row[:2] for row in rows_of_docs()] == [row[:2] for row in kept]
@@ -81,7 +82,7 @@ def rows_of_docs() -> list[public.Row]:
 def test_the_docs_have_the_causes_and_lines_of_what_is_not_lossless():
     for row, (name, sampler) in zip(rows_of_docs(), SAMPLERS.items(), strict=True):
         assert row.cause == (sampler.cause if row.verdict.startswith("not lossless") else "")
-        assert row.lines == public.lines_of(public.ADAPTERS / f"{name}.py")
+        assert row.lines == public.lines_added(name)
         assert row.verdict.startswith("cannot tell") or float(row.distance) >= 0
 
 

@@ -1,1 +1,1 @@
-"""Public samplers in the law's forms, a file each: what one adds to a project so that the law can be taken."""
+"""The samplers of others: which are listed, and what shows each to the law in one of its forms."""
