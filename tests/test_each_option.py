@@ -63,7 +63,7 @@ ROWS = [
     Row("--prompt=another", "Text = another", QUIET),
     Row("--prompt_file=nowhere.txt", "from nowhere.txt", QUIET),
     Row("--n_samples=2", "", WARM),
-    Row("--only=speculative", "The speedup needs both decoders"),
+    Row("--only=speculative", "A tested draft is accepted"),
     Row("--quiet", ""),
     Row("--verbose", "peak memory"),
     Row("--stream", "---\nText = ", QUIET),
@@ -126,3 +126,10 @@ def test_an_option_changes_the_run(row, output, monkeypatch):
 
 def test_every_option_has_such_a_row():
     assert {*FIELDS} == {row.option for row in ROWS}
+
+
+def test_the_ending_of_a_few_tokens_has_five_lines_at_most(command):
+    status, out, _ = command("--demo", "-n", "5", "--target_model_size", "tiny-target")
+    assert status == 0
+    ending = out.split("Speculative Decode")[1].split("\n\n", 1)[1]
+    assert 3 <= len([line for line in ending.splitlines() if line]) <= 5

@@ -132,12 +132,10 @@ def check_lines():
     kinds = ["speed", "texts", "acceptance", "time", "account", "engine", "pack"]
     assert [line.kind for line in lines] == kinds
     said = {line.kind: line.text for line in lines}
-    assert said["speed"] == "1.20 times as fast: 0.964 tokens a second instead of 0.8 (0.5 GB/s of weights)."
+    assert said["speed"] == "1.20 times as fast: 0.964 tokens a second instead of 0.8."
     assert said["texts"] == "The texts are equal, token for token."
-    assert said["acceptance"] == (
-        "4 of 7 drafts accepted (57 %). A target call gives 2.00 tokens on average (at most 2.75): "
-        "acceptance rate r = 0.73."
-    )
+    accepted = "4 of 7 drafts accepted (57 %)."
+    assert said["acceptance"] == f"{accepted} A target call gives 2.00 of at most 3 tokens: acceptance rate r = 0.73."
     assert said["time"] == (
         "Time: 12 % drafting, 87 % in the target, 1 % elsewhere. A draft takes c = 0.10 of a target token's time."
     )
@@ -151,7 +149,7 @@ def check_lines():
     lossy = run_by_hand(rule=RuleUsed("lenient:0.5", "", lossless=False))
     assert text_of(lossy, "law") == "--accept lenient:0.5 does not keep the target's distribution."
     alone = run_by_hand(autoregressive=None, figures=figures.figures(None, record.speculative))
-    assert text_of(alone, "speed").startswith("0.964 tokens a second. The speedup needs both decoders")
+    assert text_of(alone, "speed") == "0.964 tokens a second."
     assert "α = 0.65. A draft takes 100.0 ms." in text_of(alone, "alpha")
 
 
@@ -246,7 +244,7 @@ MISTAKES = [  # the check that sees it, the function, a part of its source, anot
     (check_doubt, "report.doubt:reason_to_doubt", "if without > limit", "if without > 9 * limit"),
     (check_doubt, "report.doubt:reason_to_doubt", "f.mean_beta < 1 - NOISE", "f.mean_beta * spread < 1"),
     (check_doubt, "report.doubt:disturbance", "times.seconds.speculative + (", "0 * ("),
-    (check_lines, "report.ending:acceptance_line", "f.mean_K + 1", "f.mean_K"),
+    (check_lines, "report.ending:acceptance_line", "1 + max(", "max("),
     (check_lines, "report.ending:time_line", "seconds.drafting, seconds.scoring", "seconds.scoring, seconds.drafting"),
     (check_lines, "report.ending:law_line", "None if rule.lossless", "None if not rule.lossless"),
     (check_lines, "report.ending:pace", "f.rate / f.speedup", "f.rate * f.speedup"),

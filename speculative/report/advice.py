@@ -26,12 +26,22 @@ def advice(record: RunRecord) -> str | None:
     if not f or not f.speedup or f.doubt or not f.drafted:
         return None
     if not f.t_target:
-        return "The run is too short to say why: every call also read the prompt."
+        return f"The run is too short to say why{reading(record)}."
     if f.withheld:
         return f"Other settings are not predicted: {f.withheld}."
     if f.predicted:
         return prediction(record)
     return f"It does not pay here, because {loss(f)}." if f.speedup < 1 else None
+
+
+def reading(record: RunRecord) -> str:
+    """Return which calls also read the prompt, if all of a kind did: their own time is then not known."""
+    steps = [step for step in record.speculative.steps if step.seconds]
+    if all(step.prefill for step in steps):
+        return ": every call also read the prompt"
+    if all(step.draft_prefill for step in steps if step.drafted):
+        return ": every proposal also read the prompt"
+    return ""
 
 
 def prediction(record: RunRecord) -> str:
@@ -87,6 +97,8 @@ def loss(f: Figures) -> str:
     """Return the reason that a run brought no gain."""
     took = f.mean_beta + f.c * f.mean_K
     gives = f.tokens_per_iteration
-    if gives > took:
+    if gives > took and f.speedup_without_prefill >= 1:
         return "reading the prompt takes longer than the drafts save"
+    if gives > took:
+        return "the calls of this run took longer than those that were timed by themselves"
     return f"a call with its drafts takes as long as {took:.2f} autoregressive tokens and gives {gives:.2f}"

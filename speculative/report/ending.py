@@ -19,7 +19,8 @@ from speculative.support.terminal import one_line
 # The parts of the screen, and those of the page.
 CAME, WHY = "what came", "why it came so"
 RESULT, REASONS = "below the headline", "the reasons"
-ALONE = "The speedup needs both decoders: the same command without --only."
+FEW = 5  # tokens of a run whose ending is brief
+NOT_BRIEF = ("time", "account", "advice")  # kinds of lines that a brief ending leaves out
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
 
@@ -40,9 +41,11 @@ class Kind(NamedTuple):
 
 def lines(record: RunRecord, *wanted: str) -> list[Line]:
     """Return the lines of these kinds or parts, in the order of LINES."""
+    is_brief = max(decoder.n_tokens for decoder in record.decoders.values()) <= FEW
     result = []
     for name, kind in LINES.items():
-        if name in wanted or kind.on_screen in wanted or kind.on_page in wanted:
+        is_left_out = name in NOT_BRIEF and is_brief
+        if not is_left_out and (name in wanted or kind.on_screen in wanted or kind.on_page in wanted):
             said = kind.say(record) or []
             texts = [said] if isinstance(said, str) else said
             result += [Line(name, one_line(text)) for text in texts]
@@ -57,7 +60,7 @@ def texts_of(record: RunRecord, *wanted: str) -> list[str]:
 
 
 def speed_line(record: RunRecord) -> str:
-    return f"{headline(record)}{': ' if is_compared(record) else '. '}{pace(record)}"
+    return f"{headline(record)}: {pace(record)}" if is_compared(record) else f"{headline(record)}."
 
 
 def is_compared(record: RunRecord) -> bool:
@@ -75,20 +78,13 @@ def headline(record: RunRecord) -> str:
 
 
 def pace(record: RunRecord) -> str:
-    """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second, and how fast the
-    autoregressive one read the target's weights, each of them once for a token. If one decoder alone has run, return
-    what would show the speedup."""
-    if not is_compared(record):
-        return ALONE
+    """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second."""
     f = record.figures
     if f.doubt:
         cause = disturbance(f) or "another program probably used the processor"
         return f"{f.doubt}. {sentence(cause)}: try again."
     autoregressive = rate_text(f.rate / f.speedup)
     line = f"{rate_text(f.rate)} tokens a second instead of {autoregressive}"
-    n_bytes = record.target.weight_bytes
-    if f.t_target and n_bytes:  # a function has no weights
-        line += f" ({n_bytes / f.t_target / 1e9:.3g} GB/s of weights)"
     if f.runs > 1:
         line += f", medians of {f.runs} runs"
     return f"{line}."
@@ -151,9 +147,8 @@ def acceptance_line(record: RunRecord) -> str | None:
     gives = f"{accepted} A target call gives {f.tokens_per_iteration:.2f}"
     if f.tree:
         return f"{gives} tokens on average; a tree has several drafts for each place."
-    most = f.mean_K + 1  # no whole number if windows vary
-    tokens = f"of at most {most:.0f} tokens" if most.is_integer() else f"tokens on average (at most {most:.2f})"
-    return f"{gives} {tokens}: acceptance rate r = {f.r:.2f}."
+    most = 1 + max(step.drafted for step in record.speculative.steps)
+    return f"{gives} of at most {most} tokens: acceptance rate r = {f.r:.2f}."
 
 
 def alpha_line(record: RunRecord) -> str | None:
@@ -239,11 +234,15 @@ def notes(record: RunRecord) -> list[str]:
     """Return what else a reader of the figures has to know."""
     f = record.figures
     notes = []
+    by_reason: dict[str, list[str]] = {}  # of each reason the models that are stand-ins for it
     for model in record.models:
-        if model.stand_in and model.size in MODEL_SIZES:
-            notes.append(f"{model.size} is a stand-in for the official model: {model.stand_in}")
-        elif model.stand_in:  # no official model has its name
+        if model.stand_in and model.size in MODEL_SIZES and model.size not in by_reason.get(model.stand_in, []):
+            by_reason.setdefault(model.stand_in, []).append(model.size)
+        elif model.stand_in and model.size not in MODEL_SIZES:
             notes.append(f"{model.size} {model.stand_in.removeprefix('it ')}")
+    for reason, sizes in by_reason.items():
+        what = "is a stand-in for the official model" if len(sizes) == 1 else "are stand-ins for the official models"
+        notes.append(f"{listed(sizes)} {what}: {reason}")
     disturbed = f and disturbance(f)
     if disturbed and not f.doubt and not f.withheld:
         notes.append(disturbed)

@@ -86,6 +86,10 @@ def machine_rows(record: RunRecord) -> Iterator[Row]:
     if peak:
         weights = sum(model.weight_bytes for model in record.models)
         yield Row("peak memory", bytes_in_words(peak), f"of which {bytes_in_words(weights)} are weights")
+    t_target = record.figures.t_target
+    if t_target and record.target.weight_bytes:  # a function has no weights
+        speed = record.target.weight_bytes / t_target / 1e9
+        yield Row("weights read", f"{speed:.3g} GB/s", "each weight of the target once for an autoregressive token")
     for model in record.models:
         if model.kernels:
             yield Row(f"kernels, {model.role}", *model.kernels)
