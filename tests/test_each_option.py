@@ -86,7 +86,7 @@ def output(command, pair_words, monkeypatch, tmp_path):
     monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps, however long the engine's name is
     monkeypatch.setenv("COLUMNS", "10000")
     for name in ("verify", "interact", "pack"):
-        monkeypatch.setattr(modes, name, lambda *given, name=name: print("calls", name))
+        monkeypatch.setattr(modes, name, lambda *given, name=name, **more: print("calls", name))
     monkeypatch.setattr(load, "find_checkpoint", find_checkpoint)
 
     def output(words):

@@ -30,8 +30,8 @@ from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import GREEDY, Filters
-from speculative.report.greedy import greedy_difference
 from speculative.rules import TOKEN, parse_rule
+from speculative.run.greedy import greedy_difference
 from speculative.sampling import autoregressive_sampling, speculative_sampling
 
 HPARAMS = {"n_vocab": 200, "n_ctx": 264, "n_embd": 24, "n_head": 3, "n_layer": 2}

@@ -843,12 +843,12 @@ FILES_THAT_DO_NOT_END = [
 
 
 @pytest.mark.parametrize(("program", "said"), FILES_THAT_DO_NOT_END)
-def test_a_file_that_does_not_end_or_ends_the_process_is_one_line(program, said, tmp_path, monkeypatch, capsys):
+def test_a_file_that_does_not_end_or_ends_the_process_is_one_line(program, said, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(guard, "SECONDS_AT_IMPORT", (1, 2))
     (tmp_path / "mine.py").write_text(program)
     assert said in refusal(lambda: speculative.law(check_law.function_in(str(tmp_path / "mine.py"), "rule")))
     if "while" in program:
-        assert "mine.py is run, and has not ended after 1 s" in capsys.readouterr().err
+        assert "mine.py is run, and has not ended after 1 s" in capfd.readouterr().err
 
 
 def test_what_a_checked_function_prints_is_not_kept():

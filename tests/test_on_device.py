@@ -20,8 +20,8 @@ pytest.importorskip("jax")
 import jax
 
 from speculative.engines.jax.engine import JaxEngine
-from speculative.report.greedy import greedy_difference
 from speculative.report.record import Difference
+from speculative.run.greedy import greedy_difference
 
 OUTCOME = itemgetter("tokens", "drafted", "accepted")  # of an iteration
 PROMPTS = [PROMPT, "a", "she was not in the house", "one more"]

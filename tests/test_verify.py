@@ -11,8 +11,8 @@ from tiny import plant
 from speculative.drafters.model import model_tree
 from speculative.engines.network import CachedNetwork, Network
 from speculative.engines.numpy_engine import NumpyEngine
-from speculative.report.greedy import greedy_difference
 from speculative.report.record import Difference
+from speculative.run.greedy import greedy_difference
 from speculative.run.session import Session
 from speculative.verify import checks
 from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check

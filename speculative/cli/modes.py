@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from speculative.cli.command import choose_prompts
 from speculative.cli.interactive import Decode, interact
+from speculative.report.observe import line_of_session
 from speculative.run.load import new_models_of, spelled_out
 from speculative.run.options import Options
 from speculative.run.plan import make_plan
@@ -31,7 +32,8 @@ def other_mode(o: Options) -> Mode | None:
 def check(o: Options, decode: Decode) -> None:
     """--verify: check that the output has the target's distribution."""
     prompts = choose_prompts(o)
-    verify(Session(o, prompts=prompts), *prompts)
+    session = Session(o, prompts=prompts)
+    verify(session, prompts[0], what_runs=line_of_session(session))
 
 
 def talk(o: Options, decode: Decode) -> None:

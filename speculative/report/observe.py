@@ -19,7 +19,6 @@ from speculative.engines.network import common_prefix
 from speculative.engines.system import n_cores
 from speculative.report import ending
 from speculative.report.figures import figures
-from speculative.report.greedy import greedy_difference
 from speculative.report.measuring import measure
 from speculative.report.record import (
     DecoderRecord,
@@ -34,6 +33,7 @@ from speculative.report.record import (
 )
 from speculative.report.rule_words import words_of
 from speculative.rules import Rule
+from speculative.run.greedy import greedy_difference
 from speculative.run.load import fast_drafter
 from speculative.run.options import FIELDS, Options
 from speculative.run.session import Session

@@ -6,6 +6,7 @@ Seconds throughout. The comment of a field is its line in docs/output.md, which 
 
 from dataclasses import dataclass, field, replace
 
+from speculative.run.greedy import Difference
 from speculative.run.options import Options
 from speculative.run.steps import TextStep
 
@@ -226,14 +227,6 @@ class Figures(Predictions, Account, Comparison, Times, Counts):
 
 
 # ---- The run ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first difference of two greedy texts of each prompt."""
-
-    text: str  # where it is, and whether rounding explains it
-    is_defect: bool  # whether rounding does not explain it
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ All but the first are in sampled.py.
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from speculative.report.greedy import greedy_difference
-from speculative.report.observe import line_of_session
+from speculative.run.greedy import greedy_difference
 from speculative.run.session import Session
 from speculative.run.values import as_typed
 from speculative.support.errors import UserError
@@ -43,10 +43,10 @@ NOT_COVERED = (
 )
 
 
-def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, **limits) -> None:
+def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, what_runs: str = "", **limits: Any) -> None:
     """Print each check of this prompt and the others when it is done, then a summary. Exit status 1 if one fails.
 
-    limits: those of check_sampled. Raises UserError.
+    what_runs: the engine and the models, in words. limits: those of check_sampled. Raises UserError.
     """
     N = session.options.n_tokens_to_generate
     n_new = max(N, 2 * (1 + outer_K(session)))
@@ -56,7 +56,10 @@ def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, **lim
     for text in (prompt, *others):
         end = session.encode(text)[n_new - session.n_ctx :]  # what is decoded after it fits into the context
         prompts.append(np.array(end))
-    print(f"Verify\n------\n{line_of_session(session)}\n{ABOUT}")
+    print("Verify\n------")
+    if what_runs:
+        print(what_runs)
+    print(ABOUT)
     done = []
     for check in checks(session, prompts, N, **limits):
         status = "passed" if check.passed else "FAILED"

@@ -6,7 +6,7 @@ Its steps are those of speculative/sampling.py. The host reads the tokens of a f
   drafted and K + 1 rows are scored; near the end only the first k drafts may be accepted, so the tokens are exactly N.
   If every text lacks a single token, nothing is drafted.
 - The random numbers are JAX's, made of the seed, the prompt's number and the position. At temperature 0 they are not
-  used, and only rounding may part the tokens from those of the Python loop (see report/greedy.py).
+  used, and only rounding may part the tokens from those of the Python loop (see run/greedy.py).
 - Algorithm 1 is Algorithm 2 with K = 0: nothing is drafted, and the token is sampled from q.
 - Several prompts can be decoded together, each at its own pace, until all of them are done.
 """

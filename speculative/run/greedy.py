@@ -1,13 +1,21 @@
 """Where two greedy texts differ first, in words, and whether rounding explains it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from speculative.engines.network import common_prefix
 from speculative.filters import margins_of
-from speculative.report.record import Difference
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first difference of two greedy texts of each prompt."""
+
+    text: str  # where it is, and whether rounding explains it
+    is_defect: bool  # whether rounding does not explain it
 
 
 def greedy_difference(session: Any, inputs: Sequence, texts: Sequence) -> Difference | None:
