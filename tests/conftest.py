@@ -1,13 +1,10 @@
 """The parts that several test files share: the fixtures' place, the bundled pair, and a tiny model in every form."""
 
 import contextlib
-import itertools
-import json
 import os
 import shutil
 import signal
 import socket
-import struct
 import threading
 import time
 from pathlib import Path
@@ -16,24 +13,24 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's threads would wait for each 
 
 import numpy as np
 import pytest
-from tiny import vocabulary
+from checkpoint_files import MODELS, PROMPT, USUAL, write_safetensors, write_small_files, write_tf
+from enumeration import Clock
 
 import main
 from speculative import load_pair
-from speculative.checkpoints.openai import masked_crc32c
 from speculative.checkpoints.shapes import checkpoint_shapes
+from speculative.engines import contract, model, network
+from speculative.engines.c.engine import CEngine
+from speculative.lookahead import learned
 from speculative.report import measuring, turns
+from speculative.run import times
 from speculative.run.options import DEMO
 from speculative.support.errors import guarded
+from speculative.verify import sampled
 from speculative.verify.checks import PROMPTS, verify
 from utils import load_encoder_hparams_and_params
 
-MODELS = Path(__file__).parents[1] / "models"
-
 DEMO["target_model_size"] = "tiny-target"  # not padded, which would cost each test seconds
-PROMPT = "the thing in"
-USUAL = {"target_model_size": "target", "draft_model_size": "draft", "threads": 1, "prompt": PROMPT}
-USUAL["n_tokens_to_generate"] = 12
 
 # Compiling takes most of the time of JAX's tests. So XLA optimises nothing, and compiles a program by one thread.
 QUICK_TO_COMPILE = (
@@ -42,7 +39,7 @@ QUICK_TO_COMPILE = (
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="write screens and pages to tests/golden*")
+    parser.addoption("--update-golden", action="store_true", help="write screens and pages to the files in tests")
 
 
 def pytest_configure(config):
@@ -74,6 +71,29 @@ def repeating(decoding_once, monkeypatch):
     """Repeat short decodes and timed calls, as the product does."""
     monkeypatch.setattr(turns, "SHORT_SECONDS", 0.5)
     monkeypatch.setattr(measuring, "TIMING_SECONDS", (0.25, 0.5))
+
+
+SECONDS_OF_A_ROW = {"the target": 0.01, "the draft": 0.001, "the int8": 0.003}
+
+
+@pytest.fixture
+def clock(repeating, monkeypatch):
+    """Time passes when a network is fed, and at no other time."""
+    clock = Clock()
+    monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
+    for module in (contract, learned, model, sampled, measuring, times):
+        if hasattr(module, "time"):
+            monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)
+    feed = network.CachedNetwork.feed
+
+    def timed(network, x, n, n_last, *tree):
+        row = next(seconds for name, seconds in SECONDS_OF_A_ROW.items() if network.name.startswith(name))
+        clock.now += row * (1 + 0.1 * (len(x) - n - 1))
+        return feed(network, x, n, n_last, *tree)
+
+    monkeypatch.setattr(network.CachedNetwork, "feed", timed)
+    return clock
 
 
 @pytest.fixture(scope="session")
@@ -175,78 +195,6 @@ def run_verify(tiny_pair, capsys):
         return status, capsys.readouterr().out
 
     return run_verify
-
-
-def write_small_files(folder, hparams):
-    """hparams.json, and a vocabulary of 260 tokens: the bytes, three merges and <|endoftext|>."""
-    (folder / "hparams.json").write_text(json.dumps(hparams))
-    merges = [("t", "h"), ("th", "e"), ("i", "n")]
-    (folder / "encoder.json").write_text(json.dumps(vocabulary(merges)))
-    (folder / "vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, merges), ""]))
-
-
-def write_tf(folder, arrays, prefix="model.ckpt"):
-    """OpenAI's form, as TensorFlow's SaveV2 writes it: see speculative/checkpoints/openai.py. The import of TensorFlow
-    takes seconds, so test_utils.py alone asks it whether this is its form."""
-    entries = {b"": b"\x08\x01\x1a\x02\x08\x01"}  # one data file
-    data = b""
-    for name in sorted(arrays):
-        array = arrays[name][None] if name.endswith("/w") else arrays[name]
-        sizes = [b"\x08" + varint(n) for n in array.shape]
-        shape = b"".join(b"\x12" + varint(len(size)) + size for size in sizes)
-        content = array.tobytes()
-        entry = b"\x08\x01\x12" + varint(len(shape)) + shape
-        if data:
-            entry += b"\x20" + varint(len(data))
-        entry += b"\x28" + varint(len(content)) + b"\x35" + checksum(content)
-        entries[f"model/{name}".encode()] = entry
-        data += content
-    table = block(entries)
-    places = [varint(0) + varint(len(table) - 5)]  # a block's checksum and the byte before it do not count
-    for content in ({}, {max(entries): places[0]}):  # no other tables, and the index of the blocks
-        places.append(varint(len(table)) + varint(len(block(content)) - 5))
-        table += block(content)
-    footer = (places[1] + places[2]).ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
-    (folder / f"{prefix}.index").write_bytes(table + footer)
-    (folder / f"{prefix}.data-00000-of-00001").write_bytes(data)
-    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{prefix}"\nall_model_checkpoint_paths: "{prefix}"\n')
-
-
-def block(entries):
-    """A block of a LevelDB table: of each key what differs from the one before, the place of the first, and their
-    number."""
-    content, before = b"", b""
-    for key, value in entries.items():
-        n_shared = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, key, strict=False))])
-        new = key[n_shared:]
-        content += varint(n_shared) + varint(len(new)) + varint(len(value)) + new + value
-        before = key
-    content += struct.pack("<2I", 0, 1) + b"\0"  # not compressed
-    return content + checksum(content)
-
-
-def varint(n):
-    return bytes([n]) if n < 128 else bytes([128 + n % 128]) + varint(n // 128)
-
-
-def checksum(content):
-    return struct.pack("<I", masked_crc32c(content))
-
-
-def write_safetensors(path, arrays, prefix=""):
-    """Hugging Face's form, written by their library."""
-    from safetensors.numpy import save_file
-
-    save_file({prefix + hugging_face_name(name): array for name, array in arrays.items()}, path)
-
-
-def hugging_face_name(name):
-    """ "h0/attn/c_attn/w" -> "h.0.attn.c_attn.weight"."""
-    *path, last = name.split("/")
-    if not path:
-        return f"{last}.weight"
-    path = [*("h", path[0][1:]), *path[1:]] if path[0][1:].isdigit() else path
-    return ".".join([*path, "bias" if last == "b" else "weight"])
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,62 @@
+"""The bundled pair: small files, a good draft, and a target that every weight format keeps."""
+
+import json
+
+import numpy as np
+import pytest
+from checkpoint_files import MODELS
+from tiny import OneText
+
+from gpt2 import gpt2
+from speculative import load_pair
+from speculative.checkpoints.folder import load_params
+from speculative.engines.c.forward import CompiledPass
+from speculative.engines.c.packing import packer
+from speculative.engines.formats import FORMATS
+from speculative.run.options import DEMO
+
+
+def test_its_files_are_small():
+    assert sum(path.stat().st_size for path in MODELS.glob("tiny-*/*")) <= 16e6
+
+
+@pytest.fixture(scope="module")
+def held_out(bundled):
+    """A passage that was held out of training, in windows of n_ctx tokens, and gpt2.py's greedy choices in each."""
+    encoder, hparams, params = bundled["tiny-target"]
+    tokens = np.array(encoder.encode((MODELS / "tiny-target/held_out.txt").read_text(encoding="utf-8")))
+    n_ctx = hparams["n_ctx"]
+    windows = [tokens[i : i + n_ctx] for i in range(0, len(tokens) - n_ctx, n_ctx)]
+    assert len(windows) >= 3
+    return windows, [gpt2(x, **params, n_head=hparams["n_head"]).argmax(axis=1) for x in windows]
+
+
+# In how many places the greedy choice is float32's, at least; docs/kernels.md has the figures.
+SAME = {"float32": 1, "float16": 0.99, "bfloat16": 0.98, "int8": 0.975, "int4": 0.88}
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_weight_format_predicts_as_well(bundled, held_out, dtype):
+    _, hparams, _ = bundled["tiny-target"]
+    run = OneText(CompiledPass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams, 1))
+    same = [run(x, len(x)).argmax(axis=1) == choices for x, choices in zip(*held_out, strict=True)]
+    assert np.mean(same) >= SAME[dtype]
+
+
+def test_r_is_high_over_held_out_prompts(pair):
+    lines = (MODELS / "tiny-target/prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    prompts = [json.loads(line)["prompt"] for line in lines]
+    assert len(set(prompts)) == 20
+    steps = [pair.steps("speculative", pair.encode(prompt), 40, np.random.default_rng(0)) for prompt in prompts]
+    assert np.median([40 / sum(step.n_drafted + 1 for step in of_one) for of_one in steps]) >= 0.6
+
+
+def test_the_target_of_the_demo_is_the_tiny_one_padded(pair):
+    """It computes the tiny target's text, and reads as much for a token as a model of its shape."""
+    padded = load_pair(target_model_size="padded-target", draft_model_size="tiny-draft", models_dir=str(MODELS))
+    prompt = DEMO["prompt"]
+    tiny = "".join(step.text for step in pair.autoregressive(prompt, 12))
+    assert "".join(step.text for step in padded.speculative(prompt, 12)) == tiny
+    assert padded.models["target"].weight_bytes > 300e6
+    for name in ("encoder.json", "vocab.bpe"):
+        assert (MODELS / "padded-target" / name).read_bytes() == (MODELS / "tiny-target" / name).read_bytes()

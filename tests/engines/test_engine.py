@@ -1,0 +1,667 @@
+"""engine.c against gpt2.py, and to the bit against itself: other row counts, other threads, other pasts."""
+
+import ctypes
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import google_crc32c
+import numpy as np
+import pytest
+from tiny import ROOT, OneText, convert, flatten, plant, python, random_params
+
+from speculative.engines.c import library
+from speculative.engines.c.packing import packer
+from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
+from speculative.engines.network import CachedNetwork
+from speculative.engines.plain import ACTIVATIONS, PlainPass
+
+if not library.library():
+    pytest.skip("there is no C compiler", allow_module_level=True)
+
+from speculative.engines.c import forward, layout, threads
+from speculative.engines.c.engine import CEngine
+from speculative.engines.c.forward import CompiledPass
+
+N_CTX = 250  # three chunks, of which each is several groups of rows
+TOKENS = np.random.default_rng(5).integers(0, 261, N_CTX)
+# Of the largest logit. In the other formats a last bit may decide how a number of a row is rounded.
+EXACT = {"float32": 3e-5, "float16": 3e-5, "bfloat16": 3e-2, "int8": 3e-2, "int4": 3e-2}
+
+
+def hparams_of(n_layer, n_embd, n_head, **more):
+    shape = {"n_layer": n_layer, "n_embd": n_embd, "n_head": n_head}
+    return {"n_vocab": 261, "n_ctx": N_CTX, **shape, **more}
+
+
+def new_pass(dtype="float32", hparams=None, n_threads=2):
+    hparams = hparams or hparams_of(2, 96, 3)
+    params = convert(random_params(hparams), packer(dtype))
+    return OneText(CompiledPass(params, hparams, n_threads)), params
+
+
+def logits(run, n_rows, n=N_CTX):
+    """The logits of the first n tokens, in calls of so many rows."""
+    parts = [(TOKENS[i : min(i + n_rows, n)], i) for i in range(0, n, n_rows)]
+    return np.concatenate([run(part, len(part), i) for part, i in parts])
+
+
+def round_rows(x):  # [n_rows, n_in] -> [n_rows, n_in]
+    """Rows as the integer formats multiply by them: whole numbers up to 127 times a scale for each block of inputs."""
+    blocks = np.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK))).reshape(len(x), -1, BLOCK)
+    scale = np.abs(blocks).max(axis=2, keepdims=True) / 127
+    numbers = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
+    return (numbers * scale).reshape(len(x), -1)[:, : x.shape[1]]
+
+
+class Rounded:
+    """A matrix as engine.c multiplies by it, in NumPy: of rounded weights, by rounded rows."""
+
+    __array_ufunc__ = None  # makes NumPy leave x @ self to __rmatmul__
+
+    def __init__(self, w, rows):
+        self.w, self.rows = w, rows
+
+    def __rmatmul__(self, x):
+        return self.rows(x) @ self.w
+
+    def __getitem__(self, ids):
+        return self.w[ids]
+
+    @property
+    def T(self):
+        return Rounded(self.w.T, self.rows)
+
+
+def rounded(params, dtype):
+    """Parameters for gpt2.py, of the numbers that engine.c stores."""
+    rows = {"float32": lambda x: x, "float16": lambda x: x, "bfloat16": to_bfloat16}.get(dtype, round_rows)
+
+    def convert_one(name, array):
+        matrix = matrix_of(name, array.shape, dtype)
+        if not matrix:
+            return array
+        w = matrix[1].round(array.T).T if name == "wte" else matrix[1].round(array)
+        return Rounded(w, rows)
+
+    return convert(params, convert_one)
+
+
+# Rows that fill no block and no tile, heads of 1 to 80 numbers, an inner width that is no multiple of anything.
+SHAPES = [
+    hparams_of(0, 96, 3),
+    hparams_of(1, 3, 3),
+    hparams_of(1, 8, 1, activation_function="relu"),
+    hparams_of(1, 33, 3, n_inner=70, activation_function="gelu"),
+    hparams_of(2, 80, 1, n_inner=7),
+    hparams_of(3, 96, 3),
+    hparams_of(1, 192, 3),
+]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("hparams", SHAPES, ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_the_pass_gives_what_gpt2_gives(hparams, dtype):
+    run, _ = new_pass(dtype, hparams)
+    expected = OneText(PlainPass(rounded(random_params(hparams), dtype), hparams))
+    for first, end, n_last in ((0, 40, 40), (40, 41, 1), (41, 96, 30)):
+        pair = (run(TOKENS[first:end], n_last, first), expected(TOKENS[first:end], n_last, first))
+        hidden = (run.hidden[-1], expected.last_block(TOKENS[:end]))
+        for a, b in (pair, hidden, (run.output(run.hidden), expected.output(run.hidden))):
+            error = np.abs(a - b) / np.max(np.abs(b))
+            assert a.dtype == np.float32
+            assert np.max(error) < EXACT[dtype]
+            assert np.median(error) < max(EXACT[dtype] / 5, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("hparams", SHAPES[1:], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(hparams, dtype):
+    alone, params = new_pass(dtype, hparams, 1)
+    expected = logits(alone, 1)
+    for n_threads in (1, 2, 3, 5):
+        run = OneText(CompiledPass(params, hparams, n_threads))
+        for n_rows in (*range(2, 18), 31) if n_threads == 1 else (1, 5, 17):
+            assert np.array_equal(logits(run, n_rows, 96), expected[:96])
+        assert np.array_equal(logits(run, N_CTX), expected)
+        hidden = run.hidden
+        for n_last in (1, 2, 29, 130, 249):
+            assert np.array_equal(run(TOKENS, n_last), expected[-n_last:])
+            assert np.array_equal(run.hidden, hidden[-n_last:])
+        for i in range(3):  # memory that is asked for ahead changes nothing
+            run.prefetch_bytes[:] = forward.PREFETCH_BYTES * np.eye(4, dtype=int)[i]
+            assert np.array_equal(logits(run, (1, 5, 17)[i], 96), expected[:96])
+
+
+@pytest.mark.parametrize("hparams", SHAPES[1:], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_a_matrix_that_is_used_in_its_file_gives_the_bits_of_its_tiles(hparams):
+    params = random_params(hparams)
+    in_place = convert(params, packer("float32", in_place=True))
+    expected = logits(OneText(CompiledPass(convert(params, packer("float32")), hparams, 1)), 1)
+    for n_threads in (1, 3):
+        run = OneText(CompiledPass(in_place, hparams, n_threads))
+        for n_rows in (1, 5, 6, 17, N_CTX):
+            assert np.array_equal(logits(run, n_rows), expected)
+    for name, w in flatten(params).items():
+        if name.endswith("/w"):
+            assert (packer("float32", in_place=True)(name, w) is w) == (w.shape[1] % library.lanes() == 0)
+
+
+def differ_beside_other_texts(dtype, hparams):
+    """Compute prompts of many chunks, windows and trees in calls of any mixture -> whether a row differs from gpt2.py's
+    or, to the bit, from what it is alone."""
+    run, _ = new_pass(dtype, hparams)
+    plain = OneText(PlainPass(rounded(random_params(hparams), dtype), hparams))
+    texts = [OneText(run.forward) for _ in range(5)]
+    held = [np.empty(0, int) for _ in texts]
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        rows = []
+        for number in rng.permutation(len(texts))[: rng.integers(1, 6)]:
+            n_past = len(held[number])
+            n = min(int(rng.choice([1, 2, 5, 70])), N_CTX - n_past)
+            sees = np.tri(n, n_past + n, n_past, dtype=np.uint8)  # [n, n_past + n]
+            if n > 2:
+                sees[-1, -2] = 0  # the last two are siblings
+            tokens = rng.integers(0, 261, n)
+            n_last = int(rng.integers(1, n + 1))
+            rows.append(forward.TextRows(texts[number].cache, tokens, n_past, n_last, sees if n > 2 else None))
+            held[number] = np.append(held[number], tokens[: n - (n > 2)])
+        for text, (logits, hidden, _) in zip(rows, run.together(rows), strict=True):
+            [(alone, hidden_alone, _)] = run.together([text])
+            if not np.array_equal(logits, alone) or not np.array_equal(hidden, hidden_alone):
+                return True
+    for text, tokens in zip(texts, held, strict=True):
+        x = np.append(tokens[: N_CTX - 1], 7)
+        expected = plain(x, 1)
+        beside_others = text(x[-1:], 1, len(x) - 1)
+        if np.abs(beside_others - expected).max() > EXACT[dtype] * np.abs(expected).max():
+            return True
+        as_a_tree = run(x, len(x), 0, np.tri(len(x), dtype=bool))
+        if not np.array_equal(as_a_tree, run(x, len(x))) or not np.array_equal(as_a_tree[-1:], beside_others):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("hparams", [SHAPES[3], SHAPES[5]], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
+def test_a_row_has_the_same_bits_beside_rows_of_other_texts(hparams, dtype):
+    assert not differ_beside_other_texts(dtype, hparams)
+
+
+MISTAKES = {
+    "a part's place in its text": ("forward:parts_of", "rows.n_past + first", "rows.n_past"),
+    "a part's mask": ("forward:parts_of", "rows.sees[first:end]", "rows.sees"),
+    "another text's last block": ("forward:CompiledPass.together", "hidden[first:end]))", "hidden[: end - first]))"),
+    "rows in the wrong order": ("forward:calls_of", "    yield call\n", "    yield call[::-1]\n"),
+    "no biases": ("weights:Memory.linear", "0 if b is None else self.floats(b)", "0"),
+    "one cache for all texts": (
+        "forward:CompiledPass.new_cache",
+        "return Cache(self.hparams)",
+        "self.one = getattr(self, 'one', None) or Cache(self.hparams); return self.one",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_shows(mistake, monkeypatch):
+    place, *change = MISTAKES[mistake]
+    plant(monkeypatch, f"engines.c.{place}", *change)
+    assert differ_beside_other_texts("float32", SHAPES[3])
+
+
+OMISSIONS = {  # of the C files
+    "a format is missing": ("arguments.h", r"  F\(INT4, int4.*\n", ""),
+    "a format has no loop": ("products.c", "times_float16", "times_float17"),
+    "a format has no rows": ("rows.c", "prepare_int4", "prepare_int5"),
+    "a format has no weight": ("products.c", r"WEIGHT\(bfloat16\)", "WEIGHT(bfloat17)"),
+    "a format is not packed": ("pack.c", r"PACK\(int8\)", "PACK(int9)"),
+    "a format with another name only": ("arguments.h", r"F\(FLOAT16, float16", "F(FLOAT16, float17"),
+}
+
+
+@pytest.mark.parametrize("omission", [None, *OMISSIONS])
+def test_an_omission_in_the_table_of_formats_does_not_compile(omission, tmp_path):
+    for source in library.SOURCES:
+        text = source.read_text(encoding="utf-8")
+        if omission and OMISSIONS[omission][0] == source.name:
+            text, n = re.subn(*OMISSIONS[omission][1:], text, count=1)
+            assert n == 1, "the file was rewritten: plant this omission in it anew"
+        (tmp_path / source.name).write_text(text, encoding="utf-8")
+    compiler = library.compilers()[0]
+    words = [*compiler, *library.FLAGS, library.native(), "-fsyntax-only", str(tmp_path / "library.c")]
+    assert bool(subprocess.run(words, capture_output=True).returncode) == bool(omission)
+
+
+AGAINST_PLAIN_C = """
+#include "library.c"
+int64_t rows_that_differ(int64_t n_in) {
+  enum { MOST_INPUTS = 3 * BLOCK };
+  static float x[ROWS * MOST_INPUTS], tile[MOST_INPUTS * LANES], out[ROWS * LANES], plain[ROWS * LANES];
+  static word prepared[ROWS * MOST_INPUTS];
+  int64_t n_different = 0;
+  for (int64_t i = 0; i < ROWS * n_in; i++) x[i] = sinf(i + 1) / (i % 7 + 1);
+  for (int64_t i = 0; i < n_in * LANES; i++) tile[i] = cosf(3 * i) / (i % 11 + 1);
+  for (int R = 1; R <= ROWS; R++) {
+    for (int i = 0; i < ROWS * LANES; i++) out[i] = plain[i] = 1.0f / (i + 3);
+    for (int row = 0; row < R; row++) prepare(FLOAT32, x + row * n_in, n_in, row, R, prepared);
+    multiply_float32(R, prepared, (const char *)tile, n_in, (const char *)tile, 0, out, LANES);
+    times_plain(R, x, tile, n_in, plain);
+    n_different += memcmp(out, plain, sizeof(out)) != 0;
+  }
+  return n_different;
+}
+"""
+
+
+@pytest.mark.parametrize("mistake", [None, ("all(block[i][0]), w1", "all(block[i][0]), w0")])
+def test_float32_is_multiplied_as_in_plain_c(mistake, tmp_path, monkeypatch):
+    """To the bit, for each number of rows, of whole blocks of inputs and of others. A mistake in the loop is seen."""
+    for source in library.SOURCES:
+        text = source.read_text(encoding="utf-8")
+        (tmp_path / source.name).write_text(text.replace(*mistake, 1) if mistake else text, encoding="utf-8")
+    source = tmp_path / "against_plain.c"
+    source.write_text(AGAINST_PLAIN_C, encoding="utf-8")
+    monkeypatch.setattr(library, "SOURCES", [source])
+    path = tmp_path / "cache" / "against_plain.so"
+    path.parent.mkdir()
+    compiled = library.compile_with(library.compilers()[0], [library.native()], str(path))
+    assert compiled == ""
+    count = ctypes.CDLL(str(path)).rows_that_differ
+    count.argtypes = [ctypes.c_int64]
+    differing = sum(count(n_in) for n_in in (1, 31, 32, 33, 96))
+    assert bool(differing) == bool(mistake)
+
+
+def test_a_struct_has_words_only():
+    assert layout.fields_of("const float *b, *g; number n;") == [(name, ctypes.c_ssize_t) for name in ("b", "g", "n")]
+    with pytest.raises(AttributeError, match="layout_of_int"):
+        layout.fields_of("int n;")
+
+
+@pytest.mark.parametrize("n_rows", [1, 119, 120, 121, N_CTX])
+def test_no_call_has_more_rows_than_there_is_room_for(n_rows, monkeypatch):
+    """Whoever calls: a text, several, the output layer alone, a part that is timed. And the C side refuses."""
+    run, _ = new_pass()
+    rows = []
+    monkeypatch.setattr(forward.pool, "run", lambda call, n_threads: rows.append(max(call.n_rows, call.n_wanted)))
+    run(TOKENS[:n_rows], n_rows)
+    run.output(np.zeros((n_rows, 96), np.float32))
+    run.layer_seconds(n_rows, run.cache)
+    run.together([forward.TextRows(run.cache, TOKENS[: min(n_rows, forward.CHUNK)], 0, 1)] * 3)
+    assert max(rows) <= forward.CHUNK
+    monkeypatch.undo()
+    if n_rows > forward.CHUNK:
+        monkeypatch.setattr(forward, "CHUNK", 1000)
+        with pytest.raises(ValueError, match="no room for so many rows"):
+            run(TOKENS[:n_rows], n_rows)
+
+
+@pytest.mark.parametrize("tokens", [[-1], [261], [0] * (N_CTX + 1)])
+def test_what_is_not_there_is_not_looked_up(tokens):
+    with pytest.raises(ValueError, match=r"no room for so many rows|token was asked for that does not exist"):
+        new_pass()[0](tokens, 1)
+
+
+STRUCTS = ["Linear", "Norm", "Attn", "Mlp", "Block", "Scratch", "Text", "GPT2"]
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_python_fills_the_structs_that_c_reads(name):
+    size = getattr(library.library(), f"size_of_{name}")()
+    assert ctypes.sizeof(layout.struct(name)) == size
+
+
+def test_every_format_and_activation_has_a_number_in_c():
+    assert {*layout.numbers("format")} == {*FORMATS}
+    assert {*layout.numbers("activation")} == {*ACTIVATIONS}
+
+
+def test_checksums_are_those_of_google_crc32c():
+    content = np.random.default_rng(0).integers(0, 256, 300, dtype=np.uint8)
+    for first, n in ((0, 0), (0, 1), (0, 7), (1, 8), (3, 9), (5, 255)):
+        part = content[first : first + n]
+        assert library.c_crc32c(part) == google_crc32c.value(part.tobytes())
+
+
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_models_in_two_threads_at_once():
+    """They share the workers, which sleep in between; and models come and go."""
+    wrong = []
+    expected = logits(new_pass()[0], 17)
+
+    def decode(seed):
+        for turn in range(30):
+            network = CachedNetwork(new_pass()[1], hparams_of(2, 96, 3), partial(CompiledPass, n_threads=2))
+            ends = [*range(0, N_CTX, (1, 5, 17, N_CTX)[turn % 4]), N_CTX]
+            found = [network.logits(TOKENS[:end], end - first) for first, end in itertools.pairwise(ends)]
+            if not np.array_equal(np.concatenate(found), expected):
+                wrong.append(turn)
+            time.sleep(0.005 * (turn % 5 == seed))
+
+    running = [threading.Thread(target=decode, args=(seed,)) for seed in (1, 2)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_decodes(monkeypatch):
+    """Without its parent's threads, which were just at work. SIGALRM ends a child that hangs."""
+    monkeypatch.setattr(threads, "CONTENTION_NANOSECONDS", 10**18)
+    monkeypatch.setattr(forward, "pool", threads.ThreadPool())
+    run, _ = new_pass()
+    expected = run(TOKENS[:40], 40)
+
+    def child():
+        status = 1
+        try:
+            signal.alarm(20)
+            assert np.array_equal(run(TOKENS[:40], 40), expected)
+            assert forward.pool.workers[0].is_alive()
+            status = 0
+        finally:
+            os._exit(status)
+
+    children = []
+    for _ in range(20):
+        run(TOKENS[:9], 1)
+        children.append(os.fork() or child())
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 20
+
+
+def test_on_a_busy_machine_one_thread_works_alone_for_a_while(monkeypatch):
+    run, _ = new_pass()
+    monkeypatch.setattr(forward, "pool", pool := threads.ThreadPool())
+    pool.waited_ns, pool.call_ns = 10**9, 15 * 10**8
+    run(TOKENS[:3], 1)
+    assert pool.single_until > time.perf_counter()
+    run(TOKENS[:3], 1)
+    assert run.arguments.n_threads == 1
+
+
+def test_without_workers_a_pass_goes_on_alone(monkeypatch):
+    """The system has no more threads, or none came in time."""
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    run, params = new_pass(n_threads=9)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(forward, "pool", threads.ThreadPool())
+    logits = run(TOKENS[:9], 9)
+    assert run.arguments.n_threads < 9
+    assert np.array_equal(logits, OneText(CompiledPass(params, hparams_of(2, 96, 3), 1))(TOKENS[:9], 9))
+
+
+def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
+    run, _ = new_pass()
+    group = library.library().rows_of_a_group()
+    rows = [1, group // 2, group, 2 * group]
+    faster = [True, True, False, True]  # with memory asked for ahead
+
+    def seconds(n_rows, cache):
+        kind = rows.index(n_rows)
+        return 1.0 - (faster[kind] == (run.prefetch_bytes[kind] > 0)) / 9
+
+    monkeypatch.setattr(run.forward, "layer_seconds", seconds)
+    run.tune(run.cache)
+    assert run.prefetch_bytes.tolist() == [8192, 8192, 0, 8192]
+
+
+# ---- The library -----------------------------------------------------------------------------------------------------
+
+USE = "from speculative.engines.c.library import library; print(library().lanes())"
+
+
+def start(code=USE, **environment):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": os.environ | environment}
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True, **streams)
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """A compiler that takes its time and then copies what this process has compiled, in two parts."""
+    quick = tmp_path / "quick"
+    ours = library.library()._name
+    quick.write_text(f"""#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+sleep 0.3; head -c 9999 {ours} > "$2"; sleep 0.3; cp {ours} "$2"
+""")
+    quick.chmod(0o755)
+    monkeypatch.setenv("CC", str(quick))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return str(quick)
+
+
+def test_two_first_starts_at_once_and_one_that_is_killed_leave_a_library_that_works(tmp_path, quick):
+    killed = start()
+    assert killed.stderr.readline().startswith("compiling")
+    time.sleep(0.45)  # half of the library is written
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    for running in [start(), start()]:
+        out, err = running.communicate()
+        assert (running.returncode, out) == (0, f"{library.lanes()}\n"), err
+    assert len([*tmp_path.glob("speculative-sampling/engine-*.so")]) == 1
+    assert start().communicate() == (f"{library.lanes()}\n", "")
+
+
+def test_another_compiler_or_source_is_another_library_and_an_empty_one_is_compiled_again(tmp_path, quick, monkeypatch):
+    paths = [library.build(tmp_path)]
+    whole = paths[0].read_bytes()
+    paths[0].write_bytes(b"")  # as a loss of power may leave it
+    assert library.build(tmp_path).read_bytes() == whole
+    monkeypatch.setenv("CC", f"{quick} -O1")
+    paths.append(library.build(tmp_path))
+    monkeypatch.setattr(library, "SOURCES", [*library.SOURCES, ROOT / "gpt2.py"])
+    paths.append(library.build(tmp_path))
+    assert len({*paths}) == 3
+
+
+def refuse_to_load(cache, monkeypatch):
+    """As from a file system that is mounted without the right to execute."""
+
+    def refuse(path, load=ctypes.CDLL):
+        if path.startswith(str(cache)):
+            raise OSError(f"{path}: failed to map segment from shared object")
+        return load(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+
+
+FAULTS = {
+    "File exists": lambda cache, monkeypatch: cache.write_text("a file"),
+    "failed to map segment": refuse_to_load,
+}
+
+
+@pytest.mark.parametrize("reason", FAULTS)
+def test_a_cache_that_cannot_be_used(reason, tmp_path, quick, monkeypatch, capsys):
+    monkeypatch.setattr(library, "compilers", lambda: [[quick]])
+    FAULTS[reason](tmp_path / "speculative-sampling", monkeypatch)
+    assert library.library.__wrapped__().lanes() == library.lanes()
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("the compiled forward pass cannot be kept")
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("compilers", "reason"),
+    [
+        ([["no-such-compiler"]], "No such file or directory: 'no-such-compiler'"),
+        ([["sh", "-c", "echo 'a.c: warning' >&2; echo 'a.c: fatal error: math.h' >&2; exit 1"]], "fatal error: math.h"),
+        ([["sh", "-c", "kill -9 $$"]], "sh ends with status -9"),
+        ([["sh", "-c", 'while [ "$1" != -o ]; do shift; done; echo > "$2"', "sh"]], "file too short"),
+    ],
+)
+def test_without_a_library_gpt2_itself_computes_and_one_line_says_why(compilers, reason, tmp_path):
+    code = f"""if True:
+        from speculative.engines.c import library
+        library.compilers = lambda: {compilers}
+        from speculative.engines.choice import choose
+        print(choose("c"))"""
+    running = start(code, XDG_CACHE_HOME=str(tmp_path))
+    out, err = running.communicate()
+    assert (running.returncode, out) == (0, "numpy\n"), err
+    _, line = err.splitlines()
+    assert reason in line
+    assert "pip install ziglang" in line
+
+
+ZIG = [sys.executable, "-m", "ziglang", "cc"]
+X86_64, ARM = "-march=native", "-mcpu=native"
+CLANG = r"C:\Program Files\clang.exe"
+COMPILERS = [
+    # the system, os.name, the machine, CC, whether a Mac has command line tools; then the commands and the native flag
+    ("linux", "posix", "x86_64", "", True, [["cc"], ZIG], X86_64),
+    ("linux", "posix", "aarch64", "gcc-14 '-O 2'", True, [["gcc-14", "-O 2"], ZIG], ARM),
+    ("darwin", "posix", "arm64", "", True, [["cc"], ZIG], ARM),
+    ("darwin", "posix", "arm64", "", False, [ZIG], ARM),
+    ("darwin", "posix", "x86_64", "clang", False, [["clang"], ZIG], X86_64),
+    ("win32", "nt", "AMD64", "", True, [ZIG, ["cc"]], X86_64),
+    ("win32", "nt", "ARM64", f'"{CLANG}" -O2', True, [[CLANG, "-O2"], ZIG], ARM),
+]
+
+
+@pytest.mark.parametrize(("system", "name", "machine", "cc", "tools", "commands", "flag"), COMPILERS)
+def test_the_compilers_of_each_system(system, name, machine, cc, tools, commands, flag, monkeypatch):
+    monkeypatch.setenv("CC", cc)
+    monkeypatch.setattr(library, "os", SimpleNamespace(name=name, environ=os.environ))
+    monkeypatch.setattr(library, "sys", SimpleNamespace(platform=system, executable=sys.executable))
+    monkeypatch.setattr(library.platform, "machine", lambda: machine)
+    monkeypatch.setattr(library.shutil, "which", lambda command: f"/usr/bin/{command}")
+    monkeypatch.setattr(library.subprocess, "run", lambda *words, **how: SimpleNamespace(returncode=0 if tools else 2))
+    assert (library.compilers(), library.native()) == (commands, flag)
+
+
+def test_a_compiler_that_does_not_know_the_cpu_compiles_for_any(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(library, "compilers", lambda: [[quick]])
+    script = Path(quick)
+    script.write_text(script.read_text().replace("sh\n", 'sh\ncase "$*" in *native*) exit 1; esac\n', 1))
+    assert library.load(library.build(tmp_path)).lanes() == library.lanes()
+
+
+# ---- Other compilers and CPUs ----------------------------------------------------------------------------------------
+
+
+IN_A_PROCESS = """if True:
+    import sys
+    from speculative.engines.c import library
+    tests = sys.argv.pop(1)
+    library.native = lambda: sys.argv[1]
+    library.FLAGS += sys.argv[2:]
+    import main, pytest
+    main.run(main.main, main.__doc__, ["--demo", "--target_model_size=tiny-target", "--quiet"])
+    files = [f"tests/engines/test_{name}.py" for name in ("engine", "packed", "cache")]
+    sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
+
+
+SHAPE = "(1-33-3 or 2-80-1)"  # that fill nothing
+NUMBERS = f"((what_gpt2 or every_window) and {SHAPE}) or (their_paths and int8) or stands_for or checksums"
+MEMORY = f"(what_gpt2 and {SHAPE}) or (their_paths and int8) or stands_for or two_models"
+
+
+def run_with(flags, cache, tests=NUMBERS, command=python, **environment):
+    """The demo and these tests of numbers, with a library that was compiled with these flags."""
+    given = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
+    return command("-c", IN_A_PROCESS, tests, *flags.split(), env=given)
+
+
+def check(done):
+    """All passed, and the demo's texts, of a target in float32, are one text, the same as with the engine of this
+    machine."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    ours = python("main.py", "--demo", "--target_model_size=tiny-target", "--quiet")
+    found, expected = (re.findall(r"^Text = .*?(?=\n\w|\n\.|\Z)", one.stdout, re.S | re.M) for one in (done, ours))
+    assert len({text.strip() for text in found + expected}) == 1, (found, expected)
+
+
+def test_a_copy_pays_in_long_texts_and_where_an_instruction_multiplies_bytes():
+    """The library says so itself; the name of its instructions is for people."""
+    name = library.library().instructions().decode()
+    assert CEngine(1).copy_is_quick(40) == name.endswith(("VNNI", "NEON"))
+    assert CEngine(1).copy_is_quick(100)
+
+
+X86 = {  # the flag, and the instructions that it needs
+    "-march=x86-64": "",
+    "-march=x86-64-v2": "",
+    "-march=x86-64-v3": "avx2",
+    "-march=native -mno-avx512f": "avx_vnni",
+    "-march=skylake-avx512": "avx512bw",
+    "-march=icelake-server": "avx512_vnni",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", X86)
+def test_other_instructions_give_what_gpt2_gives(flags, tmp_path):
+    if library.native() != "-march=native":
+        pytest.skip("this is no x86")
+    if X86[flags] not in library.cpu():
+        pytest.skip("this CPU lacks them")
+    check(run_with(flags, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("qemu_cpu", ["cortex-a72", "max"])
+def test_arm_gives_what_gpt2_gives(qemu_cpu):
+    """Emulated, with the Python, NumPy and qemu that .ci/arm64 has brought to the folder ARM64_ROOT."""
+    if "ARM64_ROOT" not in os.environ:
+        pytest.skip("ARM64_ROOT is not set")
+    root = Path(os.environ["ARM64_ROOT"])
+    paths = [root / "wheels", *(path for path in sys.path if path.endswith("site-packages"))]
+    environment = {"PYTHONPATH": ":".join(map(str, paths)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["OPENBLAS_CORETYPE"] = "ARMV8"  # NumPy's loops for SVE give wrong products in qemu 7
+    environment["CC"] = f"{sys.executable} -m ziglang cc -target aarch64-linux-gnu.2.28"  # not emulated
+    qemu = [root / "usr/bin/qemu-aarch64-static", "-cpu", qemu_cpu, "-L", root, root / "usr/bin/python3"]
+
+    def emulated(*words, **options):
+        return subprocess.run([*qemu, *words], cwd=ROOT, capture_output=True, text=True, **options)
+
+    flags = "-mcpu=" + {"max": "neoverse_v1"}.get(qemu_cpu, qemu_cpu.replace("-", "_"))
+    check(run_with(flags, root / "cache", command=emulated, **environment))
+
+
+@pytest.mark.slow
+def test_sanitizers_find_nothing(tmp_path):
+    libraries = []
+    for name in ("libasan.so", "libubsan.so"):
+        found = subprocess.run(["cc", f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        if not os.path.isabs(found):
+            pytest.skip("this compiler has no sanitizers")
+        libraries.append(found)
+    flags = f"{library.native()} -fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
+    environment = {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    done = run_with(flags, tmp_path, MEMORY, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# zig's names of a system and of a CPU there. For Windows it would link a C library, which it compiles in minutes.
+TARGETS = ["aarch64-linux-gnu generic", "aarch64-linux-gnu neoverse_v2", "arm-linux-gnueabihf cortex_a7"]
+TARGETS += ["aarch64-macos apple_m1", "x86_64-macos haswell"]
+TARGETS += ["x86_64-windows-gnu haswell -c", "aarch64-windows-gnu generic -c"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_clang_compiles_it_for_other_systems_without_a_warning(target, tmp_path):
+    pytest.importorskip("ziglang")
+    system, cpu, *linking = target.split()
+    flags = [f"-mcpu={cpu}", "-Werror", "-Wno-unused-command-line-argument", *linking]
+    (tmp_path / system).mkdir()
+    assert library.compile_with([*ZIG, "-target", system], flags, f"{tmp_path}/{system}/engine.so") == ""
