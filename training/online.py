@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from speculative.drafters.model import model_drafter
-from speculative.engines.choice import choose, make_engine
+from speculative.engines.choice import make_engine
 from speculative.engines.model import Model as FilteredModel
 from speculative.filters import Filters
 from speculative.sampling import speculative_sampling
@@ -120,7 +120,7 @@ class Server:
 
 def decoder(model: Model, temperature: float) -> Callable:
     """-> model(x, n_last), which decodes. The parameters are copied, because training reuses their memory."""
-    engine = make_engine(choose("c"))
+    engine = make_engine("c")
     params = convert_all(jax.tree.map(np.array, model.params), engine.converter("float32"))
     return FilteredModel(engine.network(params, model.hparams, "the model"), Filters(temperature))
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from speculative.cli.help import help_text
 from speculative.cli.words import Given, read_words
-from speculative.engines.choice import choose, process
+from speculative.engines.choice import process
 from speculative.report.run import check_files
 from speculative.run.options import Options, make_options
 from speculative.support.errors import EXTRAS, UserError, install
@@ -35,14 +35,13 @@ def read_command(doc: str | None, words: Sequence[str] | None = None) -> Given:
 
 
 def read_options(given: Mapping[str, object]) -> Options:
-    """{option: its value, or the text that was typed} -> the options, with the engine that will run. Raises UserError,
+    """{option: its value, or the text that was typed} -> the options. Raises UserError,
     also for files that cannot be written."""
     o = make_options(Options, dict(given))
     for library, extra in EXTRAS.items():  # an extra is named as the option that needs it
         if getattr(o, extra, None) not in (None, False) and not find_spec(library):
             raise UserError(f"--{extra} needs more libraries: {install(extra)}")  # before any work begins
-    o = replace(o, engine=choose(o.engine))
-    if process()[0] > 0:
+    if process(o.engine)[0] > 0:
         return replace(o, json=None, html=None)  # the first process writes
     if o.only == "autoregressive" and (o.json or o.html or o.verbose):
         raise UserError("--only autoregressive drafts nothing to show with --json, --html or --verbose: leave it out")

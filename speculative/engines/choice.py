@@ -30,16 +30,22 @@ def choose(name: str) -> str:
 def make_engine(
     name: str, threads: int | None = None, mesh: int = 1, data_parallel: int = 1, quiet: bool = False
 ) -> Engine:
-    """Return the engine of a name from choose(). quiet: print nothing about compiling. Raises UserError."""
-    if name == "jax":
+    """Return the engine that choose(name) names. quiet: print nothing about compiling. Raises UserError."""
+    chosen = choose(name)
+    if chosen == "jax":
         from speculative.engines.jax.engine import JaxEngine
 
         return JaxEngine(mesh, data_parallel, quiet)
-    return CEngine(threads) if name == "c" else NumpyEngine()
+    return CEngine(threads) if chosen == "c" else NumpyEngine()
 
 
-def process() -> tuple[int, int]:
-    """Return this process's number, and how many processes compute the same. Only the first, 0, prints and
-    writes files, and several must not decide anything by measured times."""
-    jax: Any = sys.modules.get("jax") if os.environ.get("JAX_COORDINATOR_ADDRESS") else None
+def process(name: str = "") -> tuple[int, int]:
+    """Return this process's number, and how many processes compute the same. Only the first, 0, prints and writes
+    files, and several must not decide anything by measured times. name: of the engine that is asked for, if none was
+    made yet: JAX then joins the others. Raises UserError."""
+    if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        return 0, 1
+    if name in ("jax", "auto"):
+        choose(name)
+    jax: Any = sys.modules.get("jax")
     return (jax.process_index(), jax.process_count()) if jax else (0, 1)

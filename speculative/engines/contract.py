@@ -99,6 +99,8 @@ class DeviceLoops(Protocol):
 class Engine:
     """What the loader, the decoders and the measuring ask of an engine, with the answers that most engines give."""
 
+    name = ""  # as --engine calls it
+    takes_functions = True  # whether a user's function can be the target
     saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
     exact = False  # whether a row is equal to the bit, however many rows are computed with it
     packs = False  # whether --pack can write its weights

@@ -11,6 +11,8 @@ from speculative.support.errors import Option, UserError
 class NumpyEngine(Engine):
     """NumPy, in float32; weights of another format are rounded to it, and kept in float32."""
 
+    name = "numpy"
+
     def words(self) -> str:
         return "NumPy (gpt2.py)"
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ParamSpec
 
 from speculative.drafters.user import NO_FUNCTIONS, name_of
-from speculative.engines.choice import choose
 from speculative.report import run
 from speculative.run.load import new_models_of
 from speculative.run.options import ModelOptions, make_options
@@ -92,12 +91,11 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     encoder = given.pop("encoder", None)
     named, functions = NO_FUNCTIONS.taken_from(given)
     o = make_options(ModelOptions, named)
-    o = replace(o, engine=choose(o.engine))
     if target is None:
         if encoder is not None:
             raise UserError("encoder is for a target that is a function: leave it out, or give the target")
         return Pair(o, functions=functions)
-    check_function(target, encoder, {*given}, o.engine)
+    check_function(target, encoder, {*given})
     name = name_of(target)
     o = replace(o, target_model_size=name)
     models = new_models_of(o)
@@ -105,7 +103,7 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     return Pair(o, models, functions=functions)
 
 
-def check_function(target: Any, encoder: Any, given: set[str], engine: str) -> None:
+def check_function(target: Any, encoder: Any, given: set[str]) -> None:
     """Raise UserError if this cannot be the target, or an option has no meaning beside it."""
     if not callable(target):
         raise UserError("target is a function target(x, n_last) -> distributions: name a model by target_model_size")
@@ -114,5 +112,3 @@ def check_function(target: Any, encoder: Any, given: set[str], engine: str) -> N
     for name in WITHOUT_EFFECT:
         if name in given:
             raise UserError(Option(name), " has no effect here: the target is a function")
-    if engine == "jax":
-        raise UserError("a function as the target is for ", Option("engine"), " c or numpy")

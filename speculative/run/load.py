@@ -20,6 +20,7 @@ from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import Checkpoint, find_checkpoint
 from speculative.checkpoints.shapes import checkpoint_shapes, nested, parameter_count
 from speculative.checkpoints.weights import by_threads
+from speculative.drafters.user import NO_FUNCTIONS, Functions
 from speculative.engines import memory
 from speculative.engines.c.library import use_c_crc32c
 from speculative.engines.choice import make_engine
@@ -31,6 +32,7 @@ from speculative.engines.vocabulary import map_vocabulary
 from speculative.run.function import function_network
 from speculative.run.options import AnyOptions, ModelOptions
 from speculative.run.plan import Plan, make_plan, wanted_models
+from speculative.run.prompts import PromptReader
 from speculative.support.errors import Option, UserError
 from speculative.support.files import size_of
 from speculative.support.progress import working
@@ -74,29 +76,35 @@ class ModelSpec(NamedTuple):
 class LoadedRun(Generic[AnyOptions]):
     """A run that is loaded: what was asked, what will run, and its models."""
 
-    options: AnyOptions  # with --fast spelled out
+    options: AnyOptions  # with the engine that runs, and --fast spelled out
     plan: Plan
     models: "Models"
+    reader: PromptReader
+    prompts: list[str]  # those that fit into the context
 
 
-def load(o: AnyOptions, models: "Models", functions: Any, check_prompts: Callable[[LoadedRun], int]) -> LoadedRun:
+def load(
+    o: AnyOptions, models: "Models", functions: Functions = NO_FUNCTIONS, prompts: Sequence[str] = ()
+) -> LoadedRun[AnyOptions]:
     """Load what these options need and is not loaded yet. models: from new_models_of, or those of another session.
-    functions: of the user. check_prompts: returns the tokens of the longest prompt, 0 if the prompts are not known yet.
-    Raises UserError."""
-    o = spelled_out(o, models)
-    run = LoadedRun(o, make_plan(o, models.engine, functions), models)
-    plan = run.plan
+    functions: of the user. prompts: all that will be decoded, if they are known. Raises UserError."""
+    o = spelled_out(replace(o, engine=models.engine.name), models)
+    plan = make_plan(o, models.engine, functions)
     for drafter in plan.specs:
         if drafter.needs_weights and not models.spec("target").files:
             needs = "needs the target's weights, and a function has none: try prompt_lookup"
             raise UserError(Option("drafter"), f" {drafter.name} {needs}")
-    n_longest = check_prompts(run)
-    n_tokens = max(1, n_longest) + o.n_tokens_to_generate
+    smallest = min(map(models.spec, plan.network_roles), key=lambda spec: spec.n_ctx)
+    whose = "" if smallest.role == "target" else str(smallest)
+    reader = PromptReader(plan, models.spec("target").encoder, smallest.n_ctx, whose)
+    fitting = reader.keep_those_that_fit(prompts, o.n_tokens_to_generate)
+    n_longest = max(map(len, reader.known.values()), default=1)  # tokens of a prompt
+    n_tokens = n_longest + o.n_tokens_to_generate
     n_texts = o.batch // o.data_parallel  # on a device
     models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)
-    new = models.load(plan, in_place=n_longest > 0 and not packing_pays(o, n_tokens))
-    models.engine.prepare(plan, new, max(1, n_longest))
-    return run
+    new = models.load(plan, in_place=bool(fitting) and not packing_pays(o, n_tokens))
+    models.engine.prepare(plan, new, n_longest)
+    return LoadedRun(o, plan, models, reader, fitting)
 
 
 def new_models_of(o: ModelOptions, quiet: bool = False) -> "Models":
@@ -140,7 +148,9 @@ class Models:
         return self.loaded[role]
 
     def take_target(self, function: Callable, encoder: Encoder, name: str) -> None:
-        """Take a user's function in the place of the target: see function_network."""
+        """Take a user's function in the place of the target: see function_network. Raises UserError."""
+        if not self.engine.takes_functions:
+            raise UserError("a function as the target is for ", Option("engine"), " c or numpy")
         hparams = {"n_vocab": encoder.n_vocab, "n_ctx": ENDLESS}
         self.specs["target"] = ModelSpec("target", name, None, "float32", encoder, hparams)
         self.loaded["target"] = function_network(function, encoder.n_vocab, f"the target {name}")
@@ -179,10 +189,6 @@ class Models:
             n_own = 0 if self.shares_cache(spec.role) else n_cached
             sizes.append(memory.SizedModel(spec.role, spec.hparams, dtype, n_own))
         memory.check(sizes, self.engine.free_bytes(), self.engine.saving)
-
-    def smallest_context(self, plan: Plan) -> ModelSpec:
-        """Return the model with the smallest context."""
-        return min(map(self.spec, plan.network_roles), key=lambda spec: spec.n_ctx)
 
     def new_specs(self, roles: Sequence[str]) -> list[ModelSpec]:
         """Return the specs of these roles without those that are loaded."""

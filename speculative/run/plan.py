@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.drafters import parse_drafter
 from speculative.drafters.base import DrafterSpec
 from speculative.drafters.user import NO_FUNCTIONS, Functions
+from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS
 from speculative.filters import Filters
 from speculative.rules import Rule, parse_rule
@@ -100,9 +101,9 @@ class Plan:
         return np.random.default_rng([self.seed, number] if number else self.seed)
 
 
-def make_plan(o: ModelOptions, engine: Any, functions: Functions = NO_FUNCTIONS) -> Plan:
-    """Return the plan of these options. o: with --fast already replaced (fast.spelled_out). engine: a contract.Engine.
-    Raises UserError if they cannot run together, or not with this engine."""
+def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIONS) -> Plan:
+    """Return the plan of these options. o: with --fast already replaced (load.spelled_out). Raises UserError if
+    they cannot run together, or not with this engine."""
     rule = parse_rule(o.accept, functions.accept)
     if o.tree and not rule.takes_trees:
         raise UserError(
@@ -155,7 +156,7 @@ def draft_filters(o: ModelOptions) -> Filters:
     return target_filters(o)._replace(temperature=temperature)
 
 
-def wanted_models(o: ModelOptions, engine: Any) -> dict[str, Wanted]:
+def wanted_models(o: ModelOptions, engine: Engine) -> dict[str, Wanted]:
     """Return by role the models that may be loaded: the target, the draft, and the target's copies by format."""
     draft_dtype = o.draft_dtype
     if draft_dtype == "auto":

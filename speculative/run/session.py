@@ -1,7 +1,6 @@
 """A session: models loaded once, texts in and texts out. main.py, the terminal, the browser, Python and the benchmarks
 decode through it. The blog's create_model_fn is Session.model, and its seed is set in Plan.rng."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -26,13 +25,13 @@ from speculative.run.decode import (
     new_models,
 )
 from speculative.run.explain import Observer
-from speculative.run.load import LoadedRun, Models, load, new_models_of
+from speculative.run.load import Models, load, new_models_of
 from speculative.run.options import AnyOptions, make_options
 from speculative.run.plan import Plan
 from speculative.run.steps import TextStep
-from speculative.run.values import as_text, checked, n_nodes, one_of, whole
+from speculative.run.values import checked, one_of, whole
 from speculative.sampling import Proposal, Step
-from speculative.support.errors import Option, UserError
+from speculative.support.errors import UserError
 from speculative.support.terminal import one_line
 
 S = TypeVar("S", bound="Session")
@@ -56,26 +55,18 @@ class Session(Generic[AnyOptions]):
         """models: reuse these. prompts: all that will be decoded, if they are known; they are checked against the
         context before the weights are loaded. quiet: print nothing about the loading. functions: those that the options
         name. Raises UserError."""
-        self.models = models or new_models_of(options, quiet)
+        run = load(options, models or new_models_of(options, quiet), functions, prompts)
+        self.models = run.models  # the first to be copied, which it refuses
         self.functions = functions
-        self.prompts = [*prompts]
-        run = load(options, self.models, functions, self.check_prompts)
-        self.options = run.options
-        self.setup = self.new_setup(run.plan)
-        self.setups = {run.plan.batch: self.setup}  # by batch, and kept, as K auto learns what calls cost
-
-    def check_prompts(self, run: LoadedRun[AnyOptions]) -> int:
-        """Keep the prompts that fit into the context -> the tokens of the longest one, 0 if there are none. Raises
-        UserError."""
         self.options = run.options
         self.plan = run.plan
         self.engine = run.models.engine
-        self.limiting = run.models.smallest_context(run.plan)  # the model whose context limits the texts
-        self.n_ctx = self.limiting.n_ctx
-        self.encoder = run.models.spec("target").encoder
-        self.max_prompt_bytes = self.n_ctx * max(map(len, self.encoder.id_to_bytes.values()))
-        self.prompts, lengths = self.prompts_that_fit(self.prompts)
-        return max(lengths, default=0)
+        self.reader = run.reader
+        self.encoder = run.reader.encoder
+        self.n_ctx = run.reader.n_ctx
+        self.prompts = run.prompts  # those that fit
+        self.setup = self.new_setup(run.plan)
+        self.setups = {run.plan.batch: self.setup}  # by batch, and kept, as K auto learns what calls cost
 
     def new_setup(self, plan: Plan) -> Setup:
         """Return what decodes by a plan."""
@@ -103,47 +94,12 @@ class Session(Generic[AnyOptions]):
     # ---- Prompts -----------------------------------------------------------------------------------------------------
 
     def encode(self, prompt: str) -> list[int]:
-        """The prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
-        n_bytes = len(checked("the prompt", as_text, prompt).encode())
-        if n_bytes > self.max_prompt_bytes:  # encoding more takes much memory
-            raise UserError(
-                f"the prompt's {n_bytes:,} bytes exceed the context of {self.n_ctx} tokens: shorten the prompt"
-            )
-        ids = self.encoder.encode(prompt, self.plan.special)
-        if not ids and self.encoder.eot < 0:
-            raise UserError("the prompt has no tokens, and the model has no end token to begin with: give it a text")
-        return ids or [self.encoder.eot]
+        """Return the prompt's ids; an empty one begins with <|endoftext|>. Raises UserError if it is not a text."""
+        return self.reader.encode(prompt)
 
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Return the prompt's ids. Raises UserError if they and N more tokens do not fit into the context."""
-        x = self.encode(prompt)
-        tree = self.plan.tree
-        if len(tree) >= N:
-            raise UserError(
-                f"a tree of depth {len(tree)} needs ", Option("n_tokens_to_generate"), f" of at least {len(tree) + 1}"
-            )
-        more = N + n_nodes(tree)
-        if len(x) + more > self.n_ctx:
-            whose = "" if self.limiting.role == "target" else f" that {self.limiting} has"
-            raise UserError(
-                f"the prompt's {len(x)} tokens and {more} more exceed the context of {self.n_ctx} tokens{whose}: "
-                "shorten the prompt or lower ",
-                Option("n_tokens_to_generate"),
-            )
-        return x
-
-    def all_input_ids(self, prompts: Sequence[str], N: int) -> list[list[int]]:
-        """Return the ids of each prompt. Raises UserError as input_ids does, with the number of the prompt if there are
-        several."""
-        inputs = []
-        for number, prompt in enumerate(prompts, start=1):
-            try:
-                inputs.append(self.input_ids(prompt, N))
-            except UserError as error:
-                if len(prompts) == 1:
-                    raise
-                raise UserError(f"prompt {number}: ", *error.sentence, hint=error.hint) from None
-        return inputs
+        return self.reader.input_ids(prompt, N)
 
     def check_batch(self, setup: Setup, inputs: Sequence[Ids], N: int) -> None:
         """Raise UserError if the caches of the texts that are decoded together do not fit into the memory."""
@@ -151,21 +107,6 @@ class Session(Generic[AnyOptions]):
         hparams = [self.models.spec(role).hparams for role in with_caches if self.models.spec(role).files]
         n_tokens = max(map(len, inputs)) + N
         memory.check_batch(hparams, min(setup.plan.batch, len(inputs)), n_tokens, self.engine.free_bytes())
-
-    def prompts_that_fit(self, prompts: Sequence[str]) -> tuple[list[str], list[int]]:
-        """Return the prompts that fit with the tokens to generate, and their lengths in tokens. If others of a batch do
-        not fit, a line names each. Raises UserError if none does."""
-        fitting: list[str] = []
-        lengths = []
-        for number, prompt in enumerate(prompts, start=1):
-            try:
-                lengths.append(len(self.input_ids(prompt, self.options.n_tokens_to_generate)))
-                fitting.append(prompt)
-            except UserError as error:
-                if self.plan.batch == 1 or (number == len(prompts) and not fitting):
-                    raise
-                print(f"prompt {number} is left out: {error}", file=sys.stderr)
-        return fitting, lengths
 
     # ---- Texts -------------------------------------------------------------------------------------------------------
 
@@ -188,7 +129,7 @@ class Session(Generic[AnyOptions]):
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
         self.models.files_in_use.check()
-        inputs = self.all_input_ids(prompts, N)
+        inputs = self.reader.all_input_ids(prompts, N)
         if setup.plan.batch > 1 and not setup.device:
             self.check_batch(setup, inputs, N)
         if name == "speculative":  # the other decoder has no K, for which calls are timed first

@@ -24,7 +24,7 @@ from tokenizer_files import (
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, StreamDecoder
 from speculative.checkpoints.tokenizer import read_encoder
-from speculative.run.session import Session
+from speculative.run.prompts import PromptReader
 from speculative.support.panics import without_panic
 
 
@@ -99,9 +99,9 @@ def test_the_end_token_is_found_in_each_file_that_may_name_it(files, eot, tmp_pa
     encoder = read_encoder(tmp_path, 258)
     assert encoder.eot == eot
     if eot < 0:
-        session = Mock(encoder=encoder, max_prompt_bytes=32, options=Mock(special=True))
-        assert Session.encode(session, "<s>a") == [0, LETTERS["a"]]
-        assert "the model has no end token to begin with" in refusal(Session.encode, session, "")
+        reader = PromptReader(Mock(special=True), encoder, 32, "")
+        assert reader.encode("<s>a") == [0, LETTERS["a"]]
+        assert "the model has no end token to begin with" in refusal(reader.encode, "")
     else:
         assert encoder.encode(f"a{END_OF_TEXT}", allowed_special=True) == [LETTERS["a"], eot]
         assert encoder.to_bytes([0, 1]) == b"<s></s>"

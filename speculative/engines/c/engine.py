@@ -21,6 +21,7 @@ THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the 
 class CEngine(Engine):
     """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
 
+    name = "c"
     saving = SAVING
     exact = packs = True
 

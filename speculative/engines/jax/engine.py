@@ -24,7 +24,8 @@ class JaxEngine(Engine):
     """The devices of JAX. Roundings depend on the number of rows."""
 
     saving = tuple(name for name, format in FORMATS.items() if isinstance(format.jax, OnJax))[1:]
-    shares_caches = predicts = False
+    name = "jax"
+    shares_caches = predicts = takes_functions = False
 
     def __init__(self, mesh: int, data_parallel: int, quiet: bool = False):
         """data_parallel copies of the models, each on `mesh` devices."""

@@ -3,6 +3,7 @@
 If a process stops, JAX itself ends the others (its heartbeat).
 """
 
+import functools
 import os
 from typing import Any
 
@@ -11,11 +12,13 @@ import jax
 from speculative.support.errors import UserError, first_line
 
 
+@functools.cache
 def start_processes() -> None:
-    """Join the other processes if the environment names any, before JAX is asked for its devices. Raises UserError.
+    """Join the other processes once, if the environment names any, before JAX is asked for its devices.
 
     JAX_COORDINATOR_ADDRESS is host:port of the first process. JAX_NUM_PROCESSES and JAX_PROCESS_ID, or the variables of
-    Slurm, Open MPI or Kubernetes, say how many there are and which one this is. All have to run the same command.
+    Slurm, Open MPI or Kubernetes, say how many there are and which one this is. All have to run the same
+    command. Raises UserError.
     """
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
         return
