@@ -16,7 +16,7 @@ from statistics import mean
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.plots import draw
+from benchmarks.plots import COLORS, MARKERS, draw
 from benchmarks.tables import parser_of, table, take_turns, whole
 from speculative.report.analysis import leviathan_tokens
 from speculative.run.session import Session
@@ -51,15 +51,16 @@ def plot_batches(rows: list[dict], axes) -> None:
     """Fill two panels: the tokens a second, and β beside its bound, against the number of texts."""
     speed, beta = axes
     ticks = [*dict.fromkeys(row["texts"] for row in rows)]
-    for K in dict.fromkeys(row["K"] for row in rows):
+    for number, K in enumerate(dict.fromkeys(row["K"] for row in rows)):
+        looks = {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)]}  # in both panels
         of_K = [row for row in rows if row["K"] == K]
         texts = [row["texts"] for row in of_K]
         label = "no drafts" if K == NO_DRAFTS else f"K = {K}"
-        speed.plot(texts, [row["tokens_per_second"] for row in of_K], label=label)
+        speed.plot(texts, [row["tokens_per_second"] for row in of_K], label=label, **looks)
         if "beta" in of_K[0]:
-            [line] = beta.plot(texts, [row["beta"] for row in of_K], label=f"β, {label}")
+            beta.plot(texts, [row["beta"] for row in of_K], label=f"β, {label}", **looks)
             bounds = [row["bound"] for row in of_K]
-            beta.plot(texts, bounds, color=line.get_color(), marker="", linestyle="--", label=f"its bound, {label}")
+            beta.plot(texts, bounds, color=looks["color"], marker="", linestyle="--", label=f"its bound, {label}")
     speed.set(ylabel="tokens a second", title="All texts together", ylim=(0, None))
     beta.set(ylabel="times of a call without drafts", title="Drafts pay while β is below its bound", ylim=(0, None))
     for panel in axes:

@@ -8,7 +8,9 @@ of each drafter and K is not counted. With --out, an interrupted command continu
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -17,11 +19,12 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import latency, plots, runs
+from benchmarks.quiet import add_busy, undisturbed
 from benchmarks.tables import parser_of, table, whole
 from speculative.support.texts import read_prompts
 
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
-NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens", "plain_waits", "spec_waits")
+NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens", "plain_waits", "spec_waits", "trouble")
 SETTING = "T=temperature:g top-p=top_p:g domain"
 
 
@@ -115,7 +118,8 @@ def measure(o) -> list[dict]:
         for first in {run.setting.uncounted() for run in todo}:
             runs.run(session, wanted[0].prompt, min(o.n_tokens, 24), first)
         for run in tqdm(todo, unit="run", disable=None):
-            done.add(run, run.row(session, o.n_tokens))
+            row = undisturbed(partial(run.row, session, o.n_tokens), itemgetter("trouble"), o.busy)
+            done.add(run, row)
     return [done.rows[done.key(run)] for run in wanted]
 
 
@@ -275,6 +279,7 @@ def options_of(name: str, argv: list[str]):
     add("--K", nargs="+", type=number, default=[4], help="numbers, auto, 8/4 for two levels, or a tree as 2,2,1")
     add("--accept", nargs="+", default=["token"], help="rules: token, block, lenient:0.5")
     add("--repeats", type=whole, default=1, help="with other seeds; each run is the median of half a second")
+    add_busy(add)
     add("--out", help="folder for the runs and the pictures" if preset.plots else "folder for the runs")
     parser.set_defaults(**{"prompts": runs.PROMPTS} | preset.defaults)
     o = parser.parse_args(argv)

@@ -14,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks import batches, grid, race
+from benchmarks.quiet import trouble, undisturbed
 from benchmarks.runs import PROMPTS
 from benchmarks.tables import without_numbers
+from speculative.report.document import read_run
 from speculative.support.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -39,14 +42,22 @@ def terminal(path: Path) -> None:
     from rich.text import Text
 
     written = []  # bytes
+    run = Path(tempfile.mkdtemp(), "run.json")
 
     def keep(terminal: int) -> bytes:
         written.append(os.read(terminal, 2**16))
         return written[-1]
 
+    def decode_there() -> Path:
+        written.clear()
+        command = shlex.join([*MAIN, *MODELS, "--json", str(run)])
+        if status := pty.spawn(["sh", "-c", f"cd {ROOT} && {command} 2> /dev/null"], keep):
+            raise UserError(f"main.py --demo ended with status {status}")
+        return run
+
     os.environ["COLUMNS"] = "100"
-    if status := pty.spawn(["sh", "-c", f"cd {ROOT} && {shlex.join([*MAIN, *MODELS])} 2> /dev/null"], keep):
-        raise UserError(f"main.py --demo ended with status {status}")
+    undisturbed(decode_there, trouble_of)
+    shutil.rmtree(run.parent)
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(b"".join(written).decode().replace("\r\n", "\n").strip("\n")))
     console.save_svg(str(path), title="python main.py --demo")
@@ -55,9 +66,21 @@ def terminal(path: Path) -> None:
 def moving(path: Path) -> None:
     """The race of both decoders."""
     with tempfile.TemporaryDirectory() as folder:
-        run = f"{folder}/run.json"
-        subprocess.run([*MAIN, "--json", run], stdout=subprocess.DEVNULL, check=True)
-        race.main([run, str(path)])
+        run = Path(folder, "run.json")
+        undisturbed(partial(decode, run), trouble_of)
+        race.main([str(run), str(path)])
+
+
+def decode(run: Path, *words: str) -> Path:
+    """Run the demo, and write its JSON to a file -> the file."""
+    command = [*MAIN, *MODELS, "--json", os.path.relpath(run, ROOT), *words]
+    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    return run
+
+
+def trouble_of(run: Path) -> str | None:
+    """Return why the times of a run, in its JSON, cannot be shown."""
+    return trouble(read_run(str(run)).figures)
 
 
 @contextlib.contextmanager
@@ -90,8 +113,7 @@ def page(path: Path) -> None:
     """The upper half of a page. The run and the page are written beside it, as demo.json and demo.html."""
     html = path.with_name("demo.html")
     run = html.with_suffix(".json")
-    words = ["--temperature", "1", "--json", os.path.relpath(run, ROOT), "--html", os.path.relpath(html, ROOT)]
-    subprocess.run([*MAIN, *MODELS, *words], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    undisturbed(partial(decode, run, "--temperature", "1", "--html", os.path.relpath(html, ROOT)), trouble_of)
     with browser() as driver:
         driver.get(html.as_uri())
         photograph(driver, path, "section:nth-of-type(2)")

@@ -3,18 +3,20 @@
     python main.py --demo --json run.json
     python -m benchmarks race run.json docs/race.svg
 
-It is light or dark as the reader's system is, and still where motion is unwanted.
+It is light or dark as the reader's system is, on a background of its own, and still where motion is unwanted.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.quiet import trouble
 from benchmarks.tables import parser_of
 from speculative.report.document import read_run
+from speculative.report.race import lanes, placed_steps, race_seconds
+from speculative.report.record import RunRecord
 from speculative.support.errors import UserError
 from speculative.support.files import write_text
 
@@ -22,6 +24,8 @@ WIDTH, MARGIN = 840, 20  # of the picture, in pixels
 COLUMNS = 104  # characters in a line of text
 LINE = 17  # pixels from a line of text to the next
 GAP = 0.6  # pixels between two calls
+LEAST = 1.2  # pixels of a call's width, so that a draft model's can be seen
+HEIGHT = 9  # pixels of a line of calls: the drafts' lines are above the target's
 SECONDS = 12.0  # of the picture, then it begins again
 RACING = 0.75  # share of these seconds that the slower decoder takes
 NAMES = {  # of what is drawn -> its words in the key
@@ -38,22 +42,15 @@ text {{ font: 12px ui-sans-serif, system-ui, sans-serif; fill: var(--ink) }}
 .text {{ font: 12.5px ui-monospace, Menlo, Consolas, monospace; white-space: pre }}
 .text .prompt {{ fill: var(--grey) }}
 .line {{ stroke: var(--rule) }}
-svg {{ --ink: #1f2328; --grey: #59636e; --rule: #d1d9e0; --draft: #e69f00; --target: #0072b2; --accepted: #00735a;
-  --resampled: #c04800; --bonus: #8250df; --autoregressive: #1f2328 }}
-@media (prefers-color-scheme: dark) {{ svg {{ --ink: #f0f6fc; --grey: #9198a1; --rule: #3d444d; --draft: #e69f00;
-  --target: #3d9be0; --accepted: #2fc79a; --resampled: #ff8a4c; --bonus: #c297ff; --autoregressive: #f0f6fc }} }}
+svg {{ --paper: #ffffff; --ink: #1f2328; --grey: #59636e; --rule: #d1d9e0; --draft: #e69f00; --target: #0072b2;
+  --accepted: #00735a; --resampled: #c04800; --bonus: #8250df; --autoregressive: #1f2328; --level: #cc79a7 }}
+@media (prefers-color-scheme: dark) {{ svg {{ --paper: #0d1117; --ink: #f0f6fc; --grey: #9198a1; --rule: #3d444d;
+  --draft: #e69f00; --level: #cc79a7; --target: #3d9be0; --accepted: #2fc79a; --resampled: #ff8a4c;
+  --bonus: #c297ff; --autoregressive: #f0f6fc }} }}
 .now {{ animation: now {SECONDS}s linear infinite; transform-origin: {MARGIN}px 0 }}
 @keyframes now {{ from {{ transform: scaleX(0) }} {100 * RACING}%, to {{ transform: none }} }}
 @media (prefers-reduced-motion: reduce) {{ * {{ animation: none !important }} }}
 """
-
-
-class Call(NamedTuple):
-    """A call of a model, in seconds after the decoder's start."""
-
-    role: str
-    begin: float
-    seconds: float
 
 
 class Piece(NamedTuple):
@@ -62,35 +59,6 @@ class Piece(NamedTuple):
     text: str
     origin: str
     time: float
-
-
-class Lane(NamedTuple):
-    """A decoder: its calls and its tokens."""
-
-    title: str
-    calls: list[Call]
-    tokens: list[Piece]
-    seconds: float
-
-    def count(self) -> str:
-        targets = sum(call.role == "target" for call in self.calls)
-        time = f"{self.seconds:.2f} s" if self.seconds >= 1 else f"{1000 * self.seconds:.0f} ms"
-        return f"{targets} calls of the target, {time}"
-
-
-def lane_of(title: str, iterations: list[dict]) -> Lane:
-    """Return a decoder of a run's JSON."""
-    calls, tokens = [], []
-    begin = 0.0
-    for step in iterations:
-        end = begin + step["seconds"]
-        for role, after, seconds in step["calls"]:
-            calls.append(Call(role, begin + after, seconds))
-        for text, origin in zip(step["pieces"], step["origins"], strict=True):
-            kind = origin.partition(":")[0]  # without the drafter's name
-            tokens.append(Piece(text, kind, end))
-        begin = end
-    return Lane(title, calls, tokens, begin)
 
 
 class Picture:
@@ -108,42 +76,43 @@ class Picture:
     def add(self, element: str) -> None:
         self.parts.append(element)
 
-    def lane(self, lane: Lane, prompt: str) -> None:
-        """Draw a decoder: its title, its calls, a block for each token, and its text."""
+    def lane(self, lane: dict, prompt: str, note: str) -> None:
+        """Draw a decoder: its title, its calls, a block for each token, and its text. lane: as report.race has it.
+        note: what follows the calls and their time."""
         right = WIDTH - MARGIN
         self.y += 14
-        self.add(f'<text class="title" x="{MARGIN}" y="{self.y}">{escape(lane.title)}</text>')
-        self.add(f'<text class="count" x="{right}" y="{self.y}" text-anchor="end">{lane.count()}</text>')
+        title, _, count = lane["label"].partition(": ")
+        self.add(f'<text class="title" x="{MARGIN}" y="{self.y}">{escape(title)}</text>')
+        self.add(f'<text class="count" x="{right}" y="{self.y}" text-anchor="end">{escape(count + note)}</text>')
         self.y += 10
         self.add('<g clip-path="url(#now)">')
-        for call in lane.calls:
-            x = self.x(call.begin)
-            width = self.x(call.begin + call.seconds) - x
-            self.box("target" if call.role == "target" else "draft", x, max(width - GAP, GAP), 16)
-        self.blocks(lane)
+        for call in lane["calls"]:
+            x = self.x(call["begin"])
+            width = self.x(call["begin"] + call["seconds"]) - x
+            self.box(call["kind"], x, max(width - GAP, LEAST), HEIGHT, above=-HEIGHT * call["line"])
+        self.y += HEIGHT * (lane["lines"] - 1)
+        self.blocks(lane["tokens"])
         self.add("</g>")
-        self.text(lane, prompt)
+        self.text(lane["tokens"], prompt)
         self.y += 14
 
-    def blocks(self, lane: Lane) -> None:
+    def blocks(self, tokens: list[dict]) -> None:
         """Draw a block for each token, above those that were known at the same time."""
-        times = [token.time for token in lane.tokens]
-        most = max(map(times.count, times))
-        self.y += 20 + 6 * most
-        for number, token in enumerate(lane.tokens):
-            n_below = number - times.index(token.time)
-            x = self.x(token.time) - 5
-            self.box(token.origin, x, 5, 5, above=6 * (n_below + 1))
+        highest = max(token["stack"] for token in tokens)
+        self.y += HEIGHT + 10 + 6 * (highest + 1)
+        for token in tokens:
+            x = self.x(token["time"]) - 5
+            self.box(origin_of(token), x, 5, 5, above=6 * (token["stack"] + 1))
         self.y += LINE
 
     def box(self, kind: str, x: float, width: float, height: float, above: float = 0) -> None:
         position = f'x="{x:.1f}" y="{self.y - above}" width="{width:.1f}" height="{height}"'
         self.add(f'<rect {position} fill="var(--{kind})"/>')
 
-    def text(self, lane: Lane, prompt: str) -> None:
+    def text(self, tokens: list[dict], prompt: str) -> None:
         """Draw the text: each token appears when it is known, in the colour of its origin."""
         pieces = [Piece(word, "prompt", 0.0) for word in re.findall(r"\s?\S+", prompt)]
-        pieces += lane.tokens
+        pieces += [Piece(token["text"], origin_of(token), token["time"]) for token in tokens]
         for line in wrapped(pieces):
             spans = "".join(map(self.span, line))
             position = f'x="{MARGIN}" y="{self.y}"'
@@ -183,7 +152,13 @@ class Picture:
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.y}" role="img">'
         clip = f'<clipPath id="now"><rect class="now" x="{MARGIN}" width="{WIDTH}" height="{self.y}"/></clipPath>'
         style = "\n".join(["<style>", STYLE, *self.rules, "</style>"])
-        return "\n".join([head, f"<title>{escape(title)}</title>", style, clip, *self.parts, "</svg>", ""])
+        paper = f'<rect width="{WIDTH}" height="{self.y}" rx="8" fill="var(--paper)"/>'
+        return "\n".join([head, f"<title>{escape(title)}</title>", style, clip, paper, *self.parts, "</svg>", ""])
+
+
+def origin_of(token: dict) -> str:
+    """Return what a token's colour shows. The rest of a character has the colour of autoregressive text."""
+    return (token["origin"] or "autoregressive").partition(":")[0]  # without the drafter's name
 
 
 def words_of(pieces: list[Piece]) -> Iterator[list[Piece]]:
@@ -212,18 +187,19 @@ def wrapped(pieces: list[Piece]) -> Iterator[list[Piece]]:
     yield line
 
 
-def race(run: dict) -> str:
-    """A run of one prompt, as --json wrote it -> the SVG. Raises UserError if it has one decoder only."""
-    if not run["autoregressive"]:
-        raise UserError("a race has two decoders: run it without --only")
-    speedup = f"{run['figures']['speedup']:.2f} times as fast"
-    titles = {"autoregressive": "Autoregressive", "speculative": f"Speculative: {speedup}"}
-    lanes = [lane_of(title, run[name]["samples"][0]["iterations"]) for name, title in titles.items()]
-    picture = Picture(max(lane.seconds for lane in lanes))
-    for lane in lanes:
-        picture.lane(lane, run["prompt"]["text"])
+def race(record: RunRecord) -> str:
+    """Return the SVG of a run. Raises UserError if it has one decoder only, or several texts."""
+    if len(record.decoders) < 2 or len(record.prompts) > 1:
+        raise UserError("a race has two decoders and one text: run it without --only, with one prompt")
+    placed = {name: placed_steps(decoder) for name, decoder in record.decoders.items()}
+    picture = Picture(race_seconds(placed))
+    data = lanes(record, placed)
+    notes = {"autoregressive": "", "speculative": f": {record.figures.speedup:.2f} times as fast"}
+    for name, lane in data.items():
+        picture.lane(lane, record.prompts[0].text, notes[name])
     picture.key()
-    return picture.svg(f"Both decoders on one time axis. {lanes[0].count()}; {lanes[1].count()}.")
+    words = "; ".join(lane["label"] + notes[name] for name, lane in data.items())
+    return picture.svg(f"Both decoders on one time axis, K = {record.options.K}. {words}.")
 
 
 def main(argv: list[str]) -> None:
@@ -231,5 +207,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("run", type=Path, help="a run's JSON")
     parser.add_argument("out", type=Path, help="the picture that is written")
     o = parser.parse_args(argv)
-    read_run(str(o.run))  # a file that is no run is one line
-    write_text(str(o.out), race(json.loads(o.run.read_text(encoding="utf-8"))))
+    record = read_run(str(o.run))
+    picture = race(record)
+    if reason := trouble(record.figures):
+        raise UserError(f"{o.run} is not drawn: {reason}. Decode again on a machine that is at rest")
+    write_text(str(o.out), picture)

@@ -11,14 +11,17 @@ fast" is the mean over the prompts, and the least and the most.
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.quiet import add_busy, undisturbed
 from benchmarks.runs import MODELS, PROMPTS
 from benchmarks.tables import parser_of, whole
 from speculative.cli.command import read_options
+from speculative.report.doubt import DISTURBED, NOISE
 from speculative.report.turns import timed_turns
 from speculative.run.session import Session
 from speculative.support.texts import read_prompts
@@ -40,6 +43,7 @@ class Decode(NamedTuple):
     seconds: float
     tokens: list[int]
     n_calls: int  # of the target
+    waited: float  # seconds, of all threads together, without a free core
 
 
 class Rounds(NamedTuple):
@@ -84,20 +88,36 @@ def decode(setting: Setting, prompt: str, N: int) -> Decode:
     """Decode N tokens once."""
     turns = timed_turns(setting.session, [prompt], N, [setting.decoder], with_details=False, repeats=1)
     [record] = turns
-    return Decode(record.seconds, record.tokens[0], len(record.steps))
+    return Decode(record.seconds, record.tokens[0], len(record.steps), record.waited)
 
 
-def measure(settings: list[Setting], prompts: list[str], N: int) -> list[Rounds]:
-    """Decode each prompt with each setting, in turns. A first decode of each is not counted."""
+def trouble_of(decodes: dict[str, Decode]) -> str | None:
+    """Return why the times of these decodes of one prompt, one of each setting, cannot be shown."""
+    before = decodes[AUTOREGRESSIVE]
+    for flags, decode in decodes.items():
+        if decode.waited > DISTURBED * decode.seconds:
+            return f"the threads of {flags} waited {decode.waited:.3g} s for cores that other programs used"
+        times, most = before.seconds / decode.seconds, len(decode.tokens) / decode.n_calls
+        if times > (1 + NOISE) * most:
+            return f"{flags} is {times:.2f} times as fast, which {most:.2f} tokens a call do not allow"
+    return None
+
+
+def measure(settings: list[Setting], prompts: list[str], N: int, busy: bool = False) -> list[Rounds]:
+    """Decode each prompt with each setting, in turns. A first decode of each is not counted. busy: see quiet."""
+
+    def decode_in_turns(prompt: str) -> dict[str, Decode]:
+        order = [settings[index] for index in rng.permutation(len(settings))]
+        return {setting.flags: decode(setting, prompt, N) for setting in order}
+
     for setting in settings:
         decode(setting, prompts[0], min(N, 8))
     decodes: dict[str, list[Decode]] = {setting.flags: [] for setting in settings}
     rng = np.random.default_rng(0)
     for number, prompt in enumerate(prompts, start=1):
         print(f"prompt {number} of {len(prompts)} ...", file=sys.stderr, flush=True)
-        for index in rng.permutation(len(settings)):
-            flags = settings[index].flags
-            decodes[flags].append(decode(settings[index], prompt, N))
+        for flags, one in undisturbed(partial(decode_in_turns, prompt), trouble_of, busy).items():
+            decodes[flags].append(one)
     baseline = decodes[AUTOREGRESSIVE]
     return [Rounds(flags, decodes[flags], baseline) for flags in decodes]
 
@@ -111,9 +131,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--n_prompts", type=whole, default=20, help="prompts of it, at most")
     parser.add_argument("--n_tokens_to_generate", type=whole, default=40, help="tokens after each")
     parser.add_argument("--threads", type=whole, default=None, help="most threads")
+    add_busy(parser.add_argument)
     o = parser.parse_args(argv)
     prompts = read_prompts(o.prompts, o.n_prompts)
-    rows = measure([*settings_of(o, prompts)], prompts, o.n_tokens_to_generate)
+    rows = measure([*settings_of(o, prompts)], prompts, o.n_tokens_to_generate, o.busy)
     print_row("flags", f"{o.n_tokens_to_generate} tokens", "times as fast", "tokens a call")
     print_row("---", "---", "---", "---")
     for row in rows:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.latency import waits
+from benchmarks.quiet import trouble
 from speculative import load_pair
 from speculative.report.run import Run
 from speculative.run.session import Session
@@ -71,6 +72,7 @@ def run(session: Session, prompt: str, N: int, setting: Setting) -> dict[str, An
         row |= decoder_row(name, run)
     row["loop_ms"] = row["spec_text_ms"] / run.figures["iterations"]
     row["speedup"] = run.figures["speedup_without_prefill"]
+    row["trouble"] = trouble(run.record.figures)
     return row
 
 

@@ -3,6 +3,7 @@
 import re
 import shlex
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,16 +11,17 @@ from checkpoint_files import MODELS
 from tiny import ROOT, refusal
 
 from benchmarks import __main__ as index
-from benchmarks import full_size, grid, pages, runs, theory
+from benchmarks import full_size, grid, pages, quiet, race, results, runs, theory
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.folder import load_params
 from speculative.checkpoints.shapes import checkpoint_shapes, nested
 from speculative.cli import command
+from speculative.report.run import Run
 from speculative.support.errors import UserError
 from training.__main__ import new_parser
 
-SMALL = f"--n_tokens 6 --n_prompts 1 --repeats 1 --prompts {runs.PROMPTS['prose']}"
+SMALL = f"--busy --n_tokens 6 --n_prompts 1 --repeats 1 --prompts {runs.PROMPTS['prose']}"
 TINY = "--models_dir PAIR --target_model_size target --draft_model_size draft"
 WORDS = {  # {command: the smallest numbers}
     "sweep": f"{SMALL} --K 2 2,1 --out OUT",
@@ -36,7 +38,7 @@ WORDS = {  # {command: the smallest numbers}
     "public": "--help",
     "prices": "--n_prompts 1 --n_tokens 6 --costs zen4 --settings model:4 int8/model:auto",
     "start": "--repeats 1 --dtypes int8",
-    "results": "--target_model_size tiny-target --n_prompts 1 --n_tokens_to_generate 6",
+    "results": "--busy --target_model_size tiny-target --n_prompts 1 --n_tokens_to_generate 6",
     "full_size": "--help",
     "output": "--help",
     "pages": "--help",
@@ -61,6 +63,7 @@ def test_every_command_runs(name, pair, tiny_pair, tmp_path, capfd, monkeypatch)
     monkeypatch.chdir(ROOT)
     if "run.json" in WORDS[name]:
         pair.changed(temperature=1).compare("It was", 20).json(tmp_path / "run.json")
+    monkeypatch.setattr(race, "trouble", lambda figures: None)  # other tests may run at the same time
     words = WORDS[name].replace("OUT", str(tmp_path)).replace("PAIR", str(tiny_pair)).split()
     with pytest.raises(SystemExit) if "--help" in words else nullcontext():
         index.main([name, *words])
@@ -72,6 +75,74 @@ def test_every_command_runs(name, pair, tiny_pair, tmp_path, capfd, monkeypatch)
     shown = capfd.readouterr().out
     assert shown or pictures
     assert re.findall(r"(?i)texts that differ .*: (\d+)", shown) in ([], ["0"])
+
+
+def numbers_of_race(svg):
+    """Return K, and the calls of the target, the seconds and the speedup that a picture's title tells."""
+    title = re.search(r"<title>(.*)</title>", svg)[1]
+    K = int(re.search(r"K = (\d+)", title)[1])
+    calls = [int(n) for n in re.findall(r"(\d+) calls of the target", title)]
+    seconds = [float(n) / (1000 if unit else 1) for n, unit in re.findall(r"target, ([\d.]+) (m?)s", title)]
+    return K, calls, seconds, float(re.search(r"([\d.]+) times as fast", title)[1])
+
+
+def check_race(svg):
+    K, (n_tokens, n_calls), (plain, speculative), speedup = numbers_of_race(svg)
+    assert n_tokens <= (K + 1) * n_calls  # a call gives at most K + 1 tokens
+    assert speedup == pytest.approx(plain / speculative, rel=0.01)
+    assert speedup <= 1.05 * n_tokens / n_calls
+    assert f"{speedup:.2f} times as fast</text>" in svg
+    assert len(re.findall(r'fill="var\(--target\)"', svg)) == n_tokens + n_calls + 1  # and the key
+
+
+def with_times(decoder, seconds):
+    """Return a decoder's record as if each of its steps had been one call of the target, of this time."""
+    [sample] = decoder.samples
+    steps = [replace(step, seconds=seconds, calls=[("target", 0.0, seconds)]) for step in sample.iterations]
+    return replace(decoder, samples=[replace(sample, iterations=steps)])
+
+
+def with_clock(record, plain, speculative):
+    """Return a run with these seconds for a call of each decoder."""
+    decoders = with_times(record.autoregressive, plain), with_times(record.speculative, speculative)
+    speedup = plain * len(decoders[0].steps) / (speculative * len(decoders[1].steps))
+    figures = replace(record.figures, speedup=speedup)
+    return replace(record, autoregressive=decoders[0], speculative=decoders[1], figures=figures)
+
+
+def test_the_numbers_of_a_race_agree(pair):
+    record = pair.compare("It was", 20).record
+    check_race(race.race(with_clock(record, 0.02, 0.021)))
+    with pytest.raises(AssertionError):  # as a picture of docs once was
+        check_race(race.race(with_clock(record, 0.03, 0.01)))
+
+
+def test_the_numbers_of_the_picture_agree():
+    svg = (ROOT / "docs" / "race.svg").read_text(encoding="utf-8")
+    if "K = " not in svg:
+        pytest.skip("the picture is older than its K: python -m benchmarks pages race.svg")
+    check_race(svg)
+
+
+def test_a_disturbed_run_is_decoded_again_and_then_refused(pair, tmp_path, capsys):
+    troubles = iter(["waited", "waited", None])
+    assert quiet.undisturbed(lambda: next(troubles), lambda reason: reason) is None
+    assert capsys.readouterr().err.count("disturbed, try") == 2
+    assert "4 runs were disturbed, the last as waited" in refusal(quiet.undisturbed, lambda: 0, lambda _: "waited")
+    assert quiet.undisturbed(lambda: 0, lambda _: "waited", busy=True) == 0
+    run = pair.compare("It was", 20)
+    record = replace(run.record, figures=replace(run.record.figures, doubt="too fast"))
+    Run(record).json(tmp_path / "run.json")
+    line = refusal(index.main, ["race", str(tmp_path / "run.json"), str(tmp_path / "race.svg")])
+    assert "run.json is not drawn: too fast" in line
+    assert not (tmp_path / "race.svg").exists()
+
+
+def test_the_decodes_of_results_are_compared():
+    plain, twice = results.Decode(4.0, [1] * 8, 8, 0.0), results.Decode(2.0, [1] * 8, 4, 0.0)
+    assert results.trouble_of({"autoregressive": plain, "default": twice}) is None
+    assert "do not allow" in results.trouble_of({"autoregressive": plain, "default": twice._replace(seconds=1.0)})
+    assert "waited 1 s" in results.trouble_of({"autoregressive": plain, "default": twice._replace(waited=1.0)})
 
 
 THEIRS = """
@@ -167,7 +238,7 @@ def test_an_interrupted_grid_continues(tmp_path, monkeypatch):
         if len(measured) == stop:
             raise KeyboardInterrupt
         measured.append((setting.K, setting.seed))
-        tokens = {"plain_tokens": [1, 2], "spec_tokens": [1, 2]}
+        tokens = {"plain_tokens": [1, 2], "spec_tokens": [1, 2], "trouble": None}
         return tokens | dict.fromkeys((*runs.FIGURES, "plain_text_ms", "spec_text_ms", "speedup"), 1.0)
 
     monkeypatch.setattr(runs, "run", run)
