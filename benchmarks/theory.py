@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.plots import INK, draw
 from benchmarks.tables import parser_of, table
-from speculative.report.analysis import leviathan_tokens
 from speculative.report.document import read_run
+from speculative.report.figures import leviathan_tokens
 from speculative.support.errors import UserError
 
 K_MAX = 16

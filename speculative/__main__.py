@@ -4,12 +4,12 @@ import sys
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 from speculative.blog import main  # type: ignore[attr-defined]
-from speculative.cli import replay
 from speculative.cli.command import read_command
+from speculative.cli.modes import replay
 from speculative.law.samplers import check as check_law
 from speculative.support.errors import guarded
 
-COMMANDS = {"law": check_law.main, "page": replay.main}
+COMMANDS = {"law": check_law.main, "page": replay}
 
 
 def command() -> None:

@@ -5,7 +5,7 @@ drafts, and matching, which accepts fewer; and two that are not lossless: lenien
 random numbers u: fresh ones to accept drafts, and those of a step once more to explain it (explain.py).
 
 To add a rule, write a class with judge and chances, or a OneByOne if it tests one draft after the other; its entry in
-RULES; its words in report/rule_words.py; its name in the help of --accept, and in CHOICES["accept"] of cli/choices.py.
+RULES; its words in report/words.py; its name in the help of --accept, and in CHOICES["accept"] of cli/help.py.
 A device has it if RULES of engines/jax/sampling.py does.
 """
 

@@ -12,8 +12,8 @@ from speculative.engines.choice import process
 from speculative.report.run import check_files
 from speculative.run.options import Options, make_options
 from speculative.support.errors import EXTRAS, UserError, install
+from speculative.support.files import is_jsonl, read_prompts, read_text
 from speculative.support.terminal import one_line
-from speculative.support.texts import is_jsonl, read_prompts, read_text
 from speculative.version import __version__
 
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from speculative import drafters
 from speculative.run.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
 from speculative.run.values import as_typed
 
@@ -26,6 +27,15 @@ SESSION = r"""/NAME VALUE changes an option, and /NAME off turns it off.
 /why explains the last run; an empty line goes on from its text; quit ends the session.
 In a prompt \n is a newline, \t a tab, \\n the characters \n.
 // begins a prompt with a slash."""
+# Values that the workbench offers, and Tab in a session: not all that an option takes.
+CHOICES = {
+    "K": ["auto", "4", "8", "16"],
+    "drafter": [*drafters.DRAFTERS, "prompt_lookup+model", "model/ngram", "model/prompt_lookup", "int8/model"],
+    "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
+    "only": ["autoregressive", "speculative"],
+    "stop": ["<|endoftext|>"],
+    "tree": ["2,2,1"],
+}
 LIVE = [name for name, f in FIELDS.items() if f.metadata.get("live")]  # options that a session can change
 MORE = "More"  # the group of the rare options
 MOST_COLUMNS = 120  # also at a wider terminal

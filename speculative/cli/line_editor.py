@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from speculative.cli.choices import CHOICES
-from speculative.cli.help import LIVE, SESSION_COMMANDS
+from speculative.cli.help import CHOICES, LIVE, SESSION_COMMANDS
 from speculative.cli.words import SWITCHES
 from speculative.support.files import cache_home
 

@@ -1,17 +1,19 @@
-"""What --pack, --verify, --interactive and --serve do in place of the blog's run."""
+"""What --pack, --verify, --interactive, --serve and the command page do in place of the blog's run."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from speculative.cli.command import choose_prompts
 from speculative.cli.interactive import Decode, interact
+from speculative.report.document import naming_run, read_run
 from speculative.report.observe import line_of_session
+from speculative.report.page import page
 from speculative.run.load import new_models_of, spelled_out
 from speculative.run.options import Options
 from speculative.run.plan import make_plan
 from speculative.run.session import Session
 from speculative.support.errors import UserError
-from speculative.support.files import bytes_in_words, size_of
+from speculative.support.files import bytes_in_words, check_outputs, say_written, size_of, write_text
 from speculative.support.terminal import one_line
 from speculative.verify.checks import verify
 
@@ -56,3 +58,35 @@ def pack(o: Options, decode: Decode) -> None:
     plan = make_plan(spelled_out(o, models), models.engine)
     for path in models.write_packs(plan.network_roles):
         print(one_line(f"{path}: {bytes_in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
+
+
+# ---- python -m speculative page --------------------------------------------------------------------------------------
+
+
+USAGE = "python -m speculative page RUN.json [PAGE.html]"
+ABOUT = f"""{USAGE}: the page of a run that --json has written.
+
+RUN.json is a file that --json has written; - is standard input or output."""
+
+
+def replay(words: Sequence[str]) -> None:
+    """Write the page of a run, beside its file if no other place is named. Raises UserError."""
+    if {"-h", "--help"} & {*words}:
+        return print(ABOUT)
+    if not 1 <= len(words) <= 2:
+        raise UserError(f"page takes the file of a run, and the file of its page: {USAGE}")
+    for word in words:
+        if word.startswith("--"):
+            raise UserError(f"page has no option {word:.80}: {USAGE}")
+    path = words[0]
+    beside = "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
+    output = [*words, beside][1]
+    check_outputs([output], [path])
+    record = read_run(path)
+    with naming_run(path):
+        n_texts = len(record.prompts)
+        if n_texts > 1:
+            raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
+        html = page(record)
+    write_text(output, html)
+    say_written(output, "the run as a page, for any browser")

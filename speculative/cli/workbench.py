@@ -23,8 +23,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from speculative.cli.choices import CHOICES
-from speculative.cli.help import value_in_words
+from speculative.cli.help import CHOICES, value_in_words
 from speculative.drafters import DRAFTERS
 from speculative.report.advice import advice
 from speculative.report.observe import line_of_session

@@ -13,7 +13,7 @@ from speculative.engines.parameters import n_bytes
 from speculative.engines.plain import Outputs, PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError
-from speculative.support.forks import taken_at_forks
+from speculative.support.process import taken_at_forks
 from speculative.trees import Tree, by_paths
 
 LOCK = taken_at_forks(threading.RLock())  # held around a forward pass: all models share the engine's threads

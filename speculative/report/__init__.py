@@ -2,11 +2,10 @@
 
     the record   turns: both decoders, timed in turns; record: the typed record of a run; observe: a session and what
                  its decoders did become that record, once
-    the figures  analysis: the papers' formulas; figures: counts, times, the account; doubt: whether the times can be
-                 right; greedy: where two texts differ
+    the figures  figures: counts, times, the account, the papers' formulas; doubt: whether the times can be right
     predictions  measuring: what they need beside the run; simulate: a known text is decoded on a clock of prices;
                  predictions: the speedup of other Ks and drafters
-    the words    words, rule_words; advice: the setting to try; ending: the lines after a run; tables: of --verbose
+    the words    words; advice: the setting to try; ending: the lines after a run; tables: of --verbose
     elsewhere    document: the JSON, and back; page, with race and close_up: the page; run: what Python gets
 
 An example: at K = 4 three calls of the target gave 5, 1 and 3 tokens. So 6 of 12 drafts were accepted, and the

@@ -210,7 +210,7 @@ def branches(tree: dict, names: Names, node: int = 0) -> list[list]:
 
 
 def comparison(test: dict, rule: RuleUsed) -> str:
-    """Return the numbers that a rule compared, in the rule's own letters: see rule_words.RuleWords."""
+    """Return the numbers that a rule compared, in the rule's own letters: see words.RuleWords."""
     numbers = {name: digits(test[name]) for name in "upqwh" if name in test}
     factor = 1.0 if rule.number is None else rule.number
     return rule.comparison.format(

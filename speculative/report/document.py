@@ -15,7 +15,7 @@ from speculative.report import ending
 from speculative.report.advice import advice
 from speculative.report.record import RunRecord, Sample
 from speculative.support.errors import UserError
-from speculative.support.texts import read_text
+from speculative.support.files import read_text
 
 SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
 SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON

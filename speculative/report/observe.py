@@ -31,7 +31,7 @@ from speculative.report.record import (
     RuleUsed,
     RunRecord,
 )
-from speculative.report.rule_words import words_of
+from speculative.report.words import words_of
 from speculative.rules import Rule
 from speculative.run.greedy import greedy_difference
 from speculative.run.load import fast_drafter

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from speculative.report.advice import Setting, best_setting
 from speculative.report.record import Counts, Figures, RunRecord
-from speculative.report.rule_words import RULE_WORDS
-from speculative.report.words import duration, label, percent, times
+from speculative.report.words import RULE_WORDS, duration, label, percent, times
 from speculative.support.files import bytes_in_words
 
 

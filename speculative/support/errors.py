@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from textwrap import shorten
 
-from speculative.support.signals import handle_signals, prepare_streams
+from speculative.support.process import handle_signals, prepare_streams
 from speculative.support.terminal import one_line, without_secrets
 
 EXTRAS = {"scipy": "verify", "starlette": "serve", "uvicorn": "serve", "jax": "jax"}  # a library -> its extra

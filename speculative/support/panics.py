@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from threading import Lock
 
 from speculative.support.errors import first_line
-from speculative.support.forks import taken_at_forks
+from speculative.support.process import taken_at_forks
 
 redirecting = taken_at_forks(Lock())
 

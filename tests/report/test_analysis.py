@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.theory import leviathan_speedup
 from speculative.lookahead.costs import costs_by_rows, line_through
-from speculative.report.analysis import blog_speedup, leviathan_tokens
+from speculative.report.figures import blog_speedup, leviathan_tokens
 
 
 @pytest.mark.parametrize(

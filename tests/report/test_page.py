@@ -14,7 +14,7 @@ import pytest
 from page_runs import HOSTILE, POLICY, PROMPT, SAMPLED, origins_of, policy_of, run_of, with_prompt_and_text
 from tiny import ROOT
 
-from speculative.cli import replay
+from speculative.cli.modes import replay
 from speculative.cli.words import read_words
 from speculative.report.close_up import VISIBLE
 from speculative.report.document import from_json, read_run
@@ -182,7 +182,7 @@ NOT_RUNS = {  # a file's text -> what is said of it
 def test_a_file_that_is_not_a_run(text, tmp_path):
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(NOT_RUNS[text])):
-        replay.main([str(tmp_path / "run.json")])
+        replay([str(tmp_path / "run.json")])
     assert not (tmp_path / "run.html").exists()
 
 
@@ -212,7 +212,7 @@ def test_a_run_with_one_value_that_is_damaged_gives_a_page_or_a_line(pair, tmp_p
             owner[place] = damage
         path.write_text(json.dumps(run))
         try:
-            replay.main([str(path)])
+            replay([str(path)])
         except UserError as error:
             said.add(re.sub(r"has schema .*| \(see its [\w.]+\)", "", str(error)))
         owner.clear()
@@ -241,20 +241,20 @@ def test_the_damaged_key_is_named(key, sampled, tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(damaged))
     with pytest.raises(UserError, match=re.escape(f"is not a run (see its {key}): give a file")):
-        replay.main([str(path)])
+        replay([str(path)])
 
 
 def test_the_page_of_an_earlier_run(sampled, tmp_path, capsys):
     path = tmp_path / "run.json"
     write_json(str(path), sampled)
-    replay.main([str(path)])
+    replay([str(path)])
     assert capsys.readouterr().out.startswith(f"Wrote {tmp_path / 'run.html'}: the run as a page")
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == page(from_json(sampled))
     with pytest.raises(UserError, match="this run uses"):
-        replay.main([str(path), str(path)])
+        replay([str(path), str(path)])
     with pytest.raises(UserError, match="page has no option --verbose"):
-        replay.main([str(path), "--verbose"])
+        replay([str(path), "--verbose"])
     several = sampled | {"prompts": sampled["prompts"] * 2}
     write_json(str(path), several)
     with pytest.raises(UserError, match="has 2 texts, and a page shows one"):
-        replay.main([str(path)])
+        replay([str(path)])

@@ -52,7 +52,7 @@ def as_user_errors() -> Iterator[None]:
         # is not what it takes.
         raise NotFollowed(words_of(error)) from error
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.signals ends the process
+        if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.process ends the process
             raise
         raise UserError(words_of(error, type(error).__name__)) from error
 

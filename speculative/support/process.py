@@ -1,9 +1,10 @@
-"""A process made ready for a command: its standard streams, and its signals."""
+"""A process made ready for a command: its standard streams, its signals, and locks in one that forks."""
 
 import ctypes
 import os
 import signal
 import sys
+from typing import Any
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -32,3 +33,14 @@ def handle_signals() -> None:
         ctypes.CDLL(None).signal(signal.SIGBUS, end_at_cut_file)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# ---- Forks -----------------------------------------------------------------------------------------------------------
+
+
+def taken_at_forks(lock: Any) -> Any:
+    """Take the lock before each fork, and give it back in both processes, as the module logging does: else a child
+    would wait for ever for a lock that another thread of its parent held. Return the lock."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=lock.acquire, after_in_child=lock.release, after_in_parent=lock.release)
+    return lock
