@@ -128,7 +128,9 @@ def test_every_option_has_such_a_row():
     assert {*FIELDS} == {row.option for row in ROWS}
 
 
-def test_the_ending_of_a_few_tokens_has_five_lines_at_most(command):
+def test_the_ending_of_a_few_tokens_has_five_lines_at_most(command, monkeypatch):
+    monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps
+    monkeypatch.setenv("COLUMNS", "10000")
     status, out, _ = command("--demo", "-n", "5", "--target_model_size", "tiny-target")
     assert status == 0
     ending = out.split("Speculative Decode")[1].split("\n\n", 1)[1]
