@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from speculative.engines.jax.model import gpt2
+from speculative.engines.jax.model import DeviceNetwork, gpt2
 
 
 class Model(NamedTuple):
@@ -77,43 +77,26 @@ def cross_entropy(n_head: int, params: dict, x):  # [n_batch, n_seq + 1] -> nats
 def write(params: dict, n_head: int, x, n_prompt, temperature, key):  # [n_batch, n_seq], [n_batch] twice
     """x [n_batch, n_seq] in which all but the first n_prompt tokens of each row are the model's own, at temperature."""
     n_batch, n_seq = x.shape
-    d_head = params["wte"].shape[1] // n_head
+    n_ctx, n_embd = params["wpe"].shape
+    hparams = {"n_layer": len(params["blocks"]), "n_ctx": n_ctx, "n_embd": n_embd, "n_head": n_head}
+    network = DeviceNetwork(params, hparams, n_head, jnp.float32, mesh=None, split=False)
+    forward = jax.vmap(network.forward, in_axes=(None, 0, None, 0))  # a row of text each
 
     def next_token(state, n):  # the n-th token of all rows -> the one after it
         x, caches = state
-        updated = []
-        h = params["wte"][x[:, n]] + params["wpe"][n]  # [n_batch, n_embd]
-        for block, (keys, values) in zip(params["blocks"], caches, strict=True):
-            attend = partial(attend_and_store, updated, keys, values, n)
-            h = gpt2.transformer_block(h, **block, n_head=n_head, attend=attend)
-        log_p = head_log_probs(params, h)  # [n_batch, n_vocab]
-        drawn = draw(log_p, temperature, jax.random.fold_in(key, n))  # [n_batch]
+        logits, caches = forward(params, x[:, n, None], n, caches)  # [n_batch, 1, n_vocab]
+        drawn = draw(logits[:, 0], temperature, jax.random.fold_in(key, n))  # [n_batch]
         is_given = n + 1 < n_prompt  # [n_batch]
         x = x.at[:, n + 1].set(jnp.where(is_given, x[:, n + 1], drawn))
-        return (x, updated), None
+        return (x, caches), None
 
-    empty = jnp.zeros((n_head, n_batch, n_seq, d_head))
-    caches = [(empty, empty)] * len(params["blocks"])
+    caches = jax.tree.map(lambda a: jnp.zeros((n_batch, *a.shape), a.dtype), network.new_cache(n_seq))
     (x, _), _ = jax.lax.scan(next_token, (jnp.asarray(x), caches), jnp.arange(n_seq - 1))
     return x
 
 
-def attend_and_store(updated: list, keys, values, n, q, k, v):
-    # a list, [n_head, n_batch, n_seq, d_head] twice, a number, [n_head, n_batch, d_head] thrice -> as the last
-    """Write k and v at position n, append these to `updated`, and attend from q to all keys up to n."""
-    keys = keys.at[:, :, n].set(k)
-    values = values.at[:, :, n].set(v)
-    updated.append((keys, values))
-    n_seq, d_head = keys.shape[2:]
-    scores = q[:, :, None] @ jnp.swapaxes(keys, -1, -2)  # [n_head, n_batch, 1, n_seq]
-    scores = scores / math.sqrt(d_head)
-    can_see = jnp.arange(n_seq) <= n  # [n_seq]
-    weights = jax.nn.softmax(jnp.where(can_see, scores, -1e10))
-    return (weights @ values)[:, :, 0]  # [n_head, n_batch, d_head]
-
-
-def draw(log_p, temperature, key):  # [n_batch, n_vocab], [n_batch] -> [n_batch]
+def draw(logits, temperature, key):  # [n_batch, n_vocab], [n_batch] -> [n_batch]
     """A token of each row at its temperature; at 0 the likeliest."""
     t = jnp.where(temperature > 0, temperature, 1)  # [n_batch]
-    drawn = jax.random.categorical(key, log_p / t[:, None])  # [n_batch]
-    return jnp.where(temperature > 0, drawn, jnp.argmax(log_p, axis=-1))
+    drawn = jax.random.categorical(key, logits / t[:, None])  # [n_batch]
+    return jnp.where(temperature > 0, drawn, jnp.argmax(logits, axis=-1))

@@ -30,7 +30,8 @@ def split_works(works: list[str]) -> tuple[list[str], list[str]]:
     held_out = []
     n_chunks = 0
     for work in works:
-        paragraphs = [p.strip() for p in work.split("\n\n") if p.strip()]
+        lines = work.replace("\r\n", "\n")  # as books of other systems have them
+        paragraphs = [p.strip() for p in lines.split("\n\n") if p.strip()]
         for i in range(0, len(paragraphs), N_PARAGRAPHS):
             chunk = "\n\n".join(paragraphs[i : i + N_PARAGRAPHS])
             n_chunks += 1

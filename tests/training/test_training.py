@@ -21,7 +21,7 @@ from encoder import get_encoder
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.support.errors import UserError
-from training import distil, loop
+from training import distil, loop, pair
 from training.__main__ import main
 from training.files import checkpoint_of, folder_of
 from training.network import write
@@ -153,6 +153,13 @@ def test_written_text_at_temperature_0_is_greedy():
     logits = gpt2(np.asarray(found[0]), **params, n_head=HPARAMS["n_head"])  # [n_ctx, n_vocab]
     np.testing.assert_array_equal(found[0, 4:], logits[3:-1].argmax(-1))
     assert found[0].tolist() != found[1].tolist()
+
+
+def test_the_paragraphs_of_a_book_are_found_whatever_ends_its_lines():
+    book = "\n\n".join(f"Paragraph {i}\nhas two lines." for i in range(600))
+    texts = pair.split_works([book])
+    assert pair.split_works([book.replace("\n", "\r\n")]) == texts
+    assert len(texts[1]) == 1
 
 
 # ---- Refusals --------------------------------------------------------------------------------------------------------
