@@ -21,6 +21,7 @@ from tqdm import tqdm
 from benchmarks import latency, plots, runs
 from benchmarks.quiet import add_busy, undisturbed
 from benchmarks.tables import parser_of, table, whole
+from speculative.report.figures import mean_of
 from speculative.support.files import read_prompts
 
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
@@ -145,7 +146,7 @@ def line_of(rows: list[dict]) -> dict[str, Any]:
     """Return the means of runs of one kind, the median speedup, and counts over the texts."""
     line: dict[str, Any] = {name: rows[0][name] for name in KIND}
     for name in rows[0].keys() - {*KIND, *NO_MEAN}:
-        line[name] = mean_of([row.get(name) for row in rows])
+        line[name] = mean_of(row[name] for row in rows if row.get(name) is not None)
     texts = different_texts(rows)
     line["of"] = rows
     line["runs"] = len(rows)
@@ -154,12 +155,6 @@ def line_of(rows: list[dict]) -> dict[str, Any]:
     line["texts"] = len(texts)
     line["r_error"] = standard_error([row["r"] for row in texts])
     return line
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that were measured; None if there are none."""
-    measured = [value for value in values if value is not None]
-    return mean(measured) if measured else None
 
 
 def different_texts(rows: list[dict]) -> list[dict]:
