@@ -145,7 +145,7 @@ def look(folder: str, may_be_padded: bool = True) -> Checkpoint:
     path = os.path.join(folder, settings)
     content = read_object(path) if os.path.isfile(path) else {}
     small = None
-    name = content.get("padded_from")
+    name = content.get("padded_from", "")
     if may_be_padded and is_name(name):  # a folder beside this one
         small = look(os.path.join(os.path.dirname(os.path.abspath(folder)), name), may_be_padded=False)
     weights = [small.path(name) for name in small.weights] if small else weights_of(folder, names)

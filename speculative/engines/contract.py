@@ -142,7 +142,7 @@ class Engine:
     def check(self, plan: Planned) -> None:
         """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
 
-    def converter(self, dtype: str, in_place: bool = False) -> Callable:
+    def converter(self, dtype: str, in_place: bool = False) -> Callable[[str, np.ndarray], Any]:
         """Return convert(name, array) for the loader. in_place: for a run so short that packing does not pay."""
         raise NotImplementedError
 

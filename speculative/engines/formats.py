@@ -8,7 +8,7 @@ in the help of --dtype.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,9 @@ class OnJax(NamedTuple):
 class Format(NamedTuple):
     name: str  # as --dtype and engine.c call it
     weight_bytes: float  # bytes of a weight, with its share of its block's scale
-    round: Callable  # w [n_in, n_out] float32 -> [n_in, n_out] float32, the numbers that are stored
+    round: Callable[
+        [np.ndarray], np.ndarray
+    ]  # w [n_in, n_out] float32 -> [n_in, n_out] float32, the numbers that are stored
     jax: OnJax | str  # the parts that JAX needs, or the reason why it cannot take this format
     channel_bytes: int = 0  # bytes of an output channel beside its weights
     tolerance: float = 1e-3  # of two logits: the distance up to which rounding may change their order
@@ -146,11 +148,11 @@ def check_range(name: str, array: np.ndarray, dtype: str) -> None:
         )
 
 
-def converter(dtype: str, convert_matrix: Callable) -> Callable:
+def converter(dtype: str, convert_matrix: Callable[[str, np.ndarray, Format], Any]) -> Callable[[str, np.ndarray], Any]:
     """Return convert(name, array) for the loader: convert_matrix(name, array, format) of matrices that rows are
     multiplied by, and all else as a copy, which no longer depends on the file."""
 
-    def convert(name, array):
+    def convert(name: str, array: np.ndarray) -> Any:
         matrix = matrix_of(name, array.shape, dtype)
         if matrix is None:
             return np.array(array)

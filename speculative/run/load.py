@@ -147,7 +147,7 @@ class Models:
     def __getitem__(self, role: str) -> Any:
         return self.loaded[role]
 
-    def take_target(self, function: Callable, encoder: Encoder, name: str) -> None:
+    def take_target(self, function: Callable[..., Any], encoder: Encoder, name: str) -> None:
         """Take a user's function in the place of the target: see function_network. Raises UserError."""
         if not self.engine.takes_functions:
             raise UserError("a function as the target is for ", Option("engine"), " c or numpy")

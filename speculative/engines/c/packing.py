@@ -1,7 +1,7 @@
 """Packed weights: each matrix cut into the tiles that engine.c reads, in one of the weight formats."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,13 +56,13 @@ def can_stay(name: str, array: np.ndarray) -> bool:
     return name != "wte" and array.flags.c_contiguous and array.shape[1] % lanes() == 0
 
 
-def packer(dtype: str, in_place: bool = False) -> Callable:
+def packer(dtype: str, in_place: bool = False) -> Callable[[str, np.ndarray], Any]:
     """Return convert(name, array) for the loader: matrices come out packed.
 
     in_place: leave matrices of float32 in the file, if engine.c can use them there.
     """
 
-    def pack(name, array, format):
+    def pack(name: str, array: np.ndarray, format: Format) -> Any:
         if in_place and format.name == "float32" and can_stay(name, array):
             return array
         return pack_matrix(array.T if name == "wte" else array, format)
