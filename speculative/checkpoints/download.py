@@ -47,7 +47,7 @@ def download_gpt2_files(model_size: str, folder: str, source: str = "openai", we
         sizes |= {TF_INDEX: 0, TF_DATA: n_bytes}
         data = os.path.join(folder, TF_DATA)
         if not os.path.isfile(data):
-            announce(model_size, n_bytes - size_of(f"{data}.part"), folder, KEPT)
+            announce(model_size, base, n_bytes - size_of(f"{data}.part"), folder, f"{KEPT}{DEMO}")
     for name, size in sizes.items():
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
@@ -194,9 +194,9 @@ def certificate_advice(error: BaseException) -> str:
     return "if your network has a certificate of its own, name its file: SSL_CERT_FILE=company.pem"
 
 
-def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:
-    """Print how much will be downloaded, where to, and what Ctrl-C keeps; no line for nothing. The folder may not exist
-    yet. Raises UserError if the disk is too small."""
+def announce(name: str, source: str, n_bytes: int, folder: str, kept: str) -> None:
+    """Print how much will be downloaded, from where and to where, and what Ctrl-C keeps; no line for nothing. The
+    folder may not exist yet. Raises UserError if the disk is too small."""
     if n_bytes <= 0:
         return
     existing = next(filter(os.path.exists, with_parents(os.path.abspath(folder))))
@@ -204,5 +204,5 @@ def announce(name: str, n_bytes: int, folder: str, kept: str) -> None:
     where = f"{folder}, where {bytes_in_words(n_free)} are free"
     if n_bytes > n_free:
         raise UserError(f"{name} needs {bytes_in_words(n_bytes)} in {where}")
-    line = f"downloading {name}: {bytes_in_words(n_bytes)} to {where}; {kept}"
+    line = f"downloading {name} from {source}: {bytes_in_words(n_bytes)} to {where}; {kept}"
     print(one_line(line), file=sys.stderr, flush=True)

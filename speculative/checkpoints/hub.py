@@ -53,13 +53,14 @@ def check_sizes(name: str, folder: str) -> None:
 def download(name: str, weights: bool) -> str:
     """Download what the cache lacks of a model's newest version -> its folder. weights=False: only the small files.
     Raises UserError."""
-    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE
 
     patterns = SMALL_NAMES
     if weights:
         patterns = [*SMALL_NAMES, *WEIGHT_NAMES]
         files = ask("snapshot_download", name, allow_patterns=patterns, dry_run=True)
-        announce(name, sum(file.file_size or 0 for file in files if file.will_download), HF_HUB_CACHE, KEPT)
+        n_bytes = sum(file.file_size or 0 for file in files if file.will_download)
+        announce(name, ENDPOINT, n_bytes, HF_HUB_CACHE, KEPT)
     return ask("snapshot_download", name, allow_patterns=patterns)
 
 

@@ -177,7 +177,8 @@ def test_a_line_says_what_will_be_downloaded_and_what_remains(tmp_path, monkeypa
         f.truncate(100_000_000)
     download.download_gpt2_files("124M", str(tmp_path / "124M"))
     line = capsys.readouterr().err
-    assert re.fullmatch(rf"downloading 124M: 0.4 GB to {tmp_path}/124M, where .* are free; Ctrl-C keeps .*\n", line)
+    to = f"to {tmp_path}/124M, where .* are free; Ctrl-C keeps .*; python main.py --demo works without .*"
+    assert re.fullmatch(rf"downloading 124M from http.*: 0.4 GB {to}\n", line)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Mock(free=100_000_000))
     line = refusal(download.download_gpt2_files, "355M", str(tmp_path / "355M"))
     assert line == f"355M needs 1.4 GB in {tmp_path}/355M, where 0.1 GB are free"
