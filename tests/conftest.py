@@ -40,6 +40,7 @@ QUICK_TO_COMPILE = (
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="write screens and pages to the files in tests")
+    parser.addoption("--long-engine-name", action="store_true", help="as on a CPU whose instructions take 40 letters")
 
 
 def pytest_configure(config):
@@ -64,6 +65,14 @@ def decoding_once(monkeypatch):
     """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
     monkeypatch.setattr(turns, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(measuring, "TIMING_SECONDS", (0.0, 0.5))
+
+
+@pytest.fixture(autouse=True)
+def engine_name(request, monkeypatch):
+    """With --long-engine-name, the engine's words take 60 letters, which break lines elsewhere."""
+    if request.config.getoption("--long-engine-name"):
+        name = "AVX-512 with VNNI, BF16, FP16 and some more of these"
+        monkeypatch.setattr(CEngine, "words", lambda engine: f"C ({name}), {engine.threads} thread")
 
 
 @pytest.fixture
