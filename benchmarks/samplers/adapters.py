@@ -436,3 +436,42 @@ def aphrodite():
     sampler = RejectionSampler(disable_bonus_tokens=False)
     sampler.num_accepted_tokens = sampler.num_emitted_tokens = torch.tensor(0)
     return sampler.forward
+
+
+def toyllm():
+    """Its generate(), whose prompt and text are token ids here."""
+    from toyllm.sps.generate import SpsTextGenerator
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        def model(rows):
+            return SimpleNamespace(device=lambda: "cpu", inference=lambda ids, _: torch.tensor(rows(ids)))
+
+        tokenizer = SimpleNamespace(encode=lambda ids: ids, decode=lambda ids: ids)
+        loop = SpsTextGenerator(tokenizer, model(target_model), model(draft_model), K)
+        return loop.generate(x.tolist(), SimpleNamespace(max_new_tokens=N))
+
+    return speculative_sampling
+
+
+def drsy():
+    """Its text as its tokenizer decodes it, at temperature 1."""
+    import main as theirs
+
+    theirs.model = SimpleNamespace(device="cpu")  # a variable of its command
+
+    class Inputs(dict):
+        def to(self, device):
+            return self
+
+    class Tokenizer:
+        def __call__(self, texts, return_tensors):
+            return Inputs(input_ids=torch.tensor(texts))
+
+        def decode(self, ids, **_):
+            return ids
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        models = Network(target_model), Network(draft_model)
+        return theirs.speculative_sampling(x.tolist(), *models, Tokenizer(), K, {"max_new_tokens": N})
+
+    return speculative_sampling

@@ -159,4 +159,19 @@ SAMPLERS = {
         "RejectionSampler",
         "1fac86c",
     ),
+    "toyllm": Sampler(
+        "ai-glimpse/toyllm",
+        "toyllm/sps/generate.py",
+        "SpsTextGenerator.generate",
+        "1a3c832",
+        ("tiktoken", "toyllm.core", "toyllm.sps.models"),
+    ),
+    "drsy": Sampler(
+        "DRSY/SpeculativeDecoding",
+        "main.py",
+        "speculative_sampling",
+        "404198a",
+        ("transformers",),
+        "line 216 joins the prompt and ids that begin with its last token, which the text has twice",
+    ),
 }

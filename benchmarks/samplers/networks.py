@@ -21,11 +21,13 @@ class Network:
 
     def rows(self, text, n: int):  # [n_text] -> [1, n, n_vocab]
         """The logits after each of the last n tokens of a text, in float64."""
+        if n == 0:
+            return torch.empty(1, 0, self.config.vocab_size)
         probabilities = torch.tensor(self.model(text.flatten()))[-n:]  # [n, n_vocab]
         return self.temperature * probabilities.double().log()[None]
 
     def __call__(self, input_ids, past_key_values=None, use_cache=True, **_):
-        text = input_ids.reshape(1, 1, -1, 1)  # as the keys of a layer: [1, heads, n_text, n_embd]
+        text = input_ids.reshape(1, 1, input_ids.numel(), 1)  # as the keys of a layer: [1, heads, n_text, n_embd]
         if past_key_values:
             text = torch.cat([past_key_values[0][0], text], dim=2)
         logits = self.rows(text, input_ids.numel())
