@@ -168,16 +168,26 @@ def plant(monkeypatch, place, old, new):
     assert old in source, f"{place} was rewritten: plant this mistake in it anew"
     found = {}
     exec(source.replace(old, new), vars(module), found)
+    replace_function(monkeypatch, place, found[name])
+
+
+def replace_function(monkeypatch, place, mistake):
+    """Replace a function, wherever it is used. mistake: the function that takes its place."""
+    module, _, name = place.partition(":")
+    module = import_module(f"speculative.{module}")
+    *classes, name = name.split(".")
+    owner = getattr(module, classes[0]) if classes else module
+    function = getattr(owner, name)
     for user in [one for one_name, one in sys.modules.items() if one_name.startswith("speculative.")]:
         for key, value in [*vars(user).items()]:
             if value is function:
-                monkeypatch.setattr(user, key, found[name])
+                monkeypatch.setattr(user, key, mistake)
             if is_dataclass(value) and not isinstance(value, type):  # such as a DrafterSpec
                 for field, content in [*vars(value).items()]:
                     if content is function:
-                        monkeypatch.setitem(vars(value), field, found[name])
+                        monkeypatch.setitem(vars(value), field, mistake)
             for row_name, row in [*value.items()] if isinstance(value, dict) else ():  # of a table, such as LINES
                 if hasattr(row, "_fields") and any(cell is function for cell in row):
-                    cells = [found[name] if cell is function else cell for cell in row]
+                    cells = [mistake if cell is function else cell for cell in row]
                     monkeypatch.setitem(value, row_name, type(row)(*cells))
-    monkeypatch.setattr(owner, name, found[name])
+    monkeypatch.setattr(owner, name, mistake)
