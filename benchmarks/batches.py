@@ -20,7 +20,7 @@ from benchmarks.plots import COLORS, MARKERS, draw
 from benchmarks.tables import parser_of, table, take_turns, whole
 from speculative.report.figures import leviathan_tokens
 from speculative.run.session import Session
-from speculative.support.files import read_prompts
+from speculative.support.texts import read_prompts
 
 COLUMNS = "texts K tokens/s=tokens_per_second:.1f gain:.2f α=alpha:.2f c:.3f β=beta:.2f bound:.2f"
 NO_DRAFTS = "none"

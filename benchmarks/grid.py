@@ -22,7 +22,7 @@ from benchmarks import latency, plots, runs
 from benchmarks.quiet import add_busy, undisturbed
 from benchmarks.tables import parser_of, table, whole
 from speculative.report.figures import mean_of
-from speculative.support.files import read_prompts
+from speculative.support.texts import read_prompts
 
 KIND = ("temperature", "top_p", "domain", "drafter", "accept", "K")  # columns that all runs of a line share
 NO_MEAN = ("prompt", "repeat", "plain_tokens", "spec_tokens", "plain_waits", "spec_waits", "trouble")

@@ -24,7 +24,7 @@ from speculative.report.simulate import Clock
 from speculative.run.cost_timer import CostTimer
 from speculative.run.decode import new_loop, new_models
 from speculative.run.session import Session
-from speculative.support.files import read_prompts
+from speculative.support.texts import read_prompts
 
 ROWS = (1, 5, 9, 17, 33, 512)
 MS = {  # {machine of two cores: {weights: milliseconds of a call that reads so many tokens}}

@@ -24,7 +24,7 @@ from speculative.cli.command import read_options
 from speculative.report.doubt import DISTURBED, NOISE
 from speculative.report.turns import timed_turns
 from speculative.run.session import Session
-from speculative.support.files import read_prompts
+from speculative.support.texts import read_prompts
 
 AUTOREGRESSIVE = "autoregressive"
 

@@ -25,7 +25,7 @@ import numpy as np
 from jax.scipy.special import xlogy
 
 from speculative.support.errors import UserError
-from speculative.support.files import read_prompts
+from speculative.support.texts import read_prompts
 from training.files import as_stored, checkpoint_of, load_both, save_draft
 from training.loop import fit, say, schedule
 from training.network import Model, log_probs, write

@@ -25,7 +25,7 @@ from speculative.engines.model import Model as FilteredModel
 from speculative.filters import Filters
 from speculative.sampling import speculative_sampling
 from speculative.support.errors import UserError
-from speculative.support.files import read_prompts
+from speculative.support.texts import read_prompts
 from training.distil import Lesson, acceptance_figures, divergence, mean, save_better
 from training.files import checkpoint_of, convert_all, load_both
 from training.loop import fit, say

@@ -13,7 +13,7 @@ import numpy as np
 from speculative.blog.encoder import END_OF_TEXT, Encoder
 
 from speculative.support.errors import UserError
-from speculative.support.files import read_text
+from speculative.support.texts import read_text
 from training import distil
 from training.files import check_new, save_model
 from training.loop import fit, say, schedule

@@ -12,11 +12,13 @@ from speculative.engines.choice import process
 from speculative.report.run import check_files
 from speculative.run.options import Options, make_options
 from speculative.support.errors import EXTRAS, UserError, install
-from speculative.support.files import is_jsonl, read_prompts, read_text
+from speculative.support.files import STANDARD_OUTPUT
 from speculative.support.terminal import one_line
+from speculative.support.texts import has_piped_text, is_json, read_prompts, read_text
 from speculative.version import __version__
 
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
+WITH_OWN_PROMPTS = {"prompt", "prompt_file", "interactive", "serve", "pack"}  # which read no text from a pipe
 
 
 def read_command(doc: str | None, words: Sequence[str] | None = None) -> Given:
@@ -31,7 +33,10 @@ def read_command(doc: str | None, words: Sequence[str] | None = None) -> Given:
     if "--version" in words:
         print(f"speculative-sampling {__version__}")
         sys.exit(0)
-    return read_words(words)
+    given = read_words(words)
+    if not WITH_OWN_PROMPTS & given.keys() and has_piped_text():
+        given["prompt_file"] = "-"
+    return given
 
 
 def read_options(given: Mapping[str, object]) -> Options:
@@ -43,11 +48,13 @@ def read_options(given: Mapping[str, object]) -> Options:
             raise UserError(f"--{extra} needs more libraries: {install(extra)}")  # before any work begins
     if process(o.engine)[0] > 0:
         return replace(o, json=None, html=None)  # the first process writes
-    if o.only == "autoregressive" and (o.json or o.html or o.verbose):
-        raise UserError("--only autoregressive drafts nothing to show with --json, --html or --verbose: leave it out")
+    if o.only == "autoregressive" and (o.html or o.verbose):
+        raise UserError(
+            "--only autoregressive drafts nothing to show with --html or --verbose: leave it out, or take --json"
+        )
     if o.json or o.html:
         check_files([o.json, o.html], o)
-    if o.json == o.html == "-":
+    if o.json == o.html and o.json in STANDARD_OUTPUT:
         raise UserError("--json and --html cannot both be standard output: give one of them a file")
     return o
 
@@ -57,7 +64,7 @@ def direct_output(o: Options) -> None:
     for --json or --html."""
     if process()[0] > 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    elif "-" in (o.json, o.html):
+    elif STANDARD_OUTPUT & {o.json, o.html}:
         sys.stdout = sys.stderr
 
 
@@ -74,7 +81,7 @@ def choose_prompts(o: Options) -> list[str]:
 
 def file_prompts(file: str, batch: int) -> list[str]:
     """Return the first prompt of a file, or with --batch all. Raises UserError if they are too few."""
-    if batch == 1 and not is_jsonl(file):
+    if batch == 1 and not is_json(file):
         return [read_text(file, "prompt")]
     prompts = read_prompts(file)
     n = len(prompts)

@@ -11,7 +11,7 @@ import numpy as np
 from speculative.drafters.base import DrafterSpec
 from speculative.drafters.lookup import earlier_matches, matches_in
 from speculative.drafters.model import model_drafter, model_tree
-from speculative.support.files import read_text
+from speculative.support.texts import read_text
 from speculative.trees import by_paths
 
 NAME = "ngram"

@@ -15,7 +15,7 @@ from speculative.report import ending
 from speculative.report.advice import advice
 from speculative.report.record import RunRecord, Sample
 from speculative.support.errors import UserError
-from speculative.support.files import read_text
+from speculative.support.texts import read_text
 
 SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
 SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
@@ -51,6 +51,8 @@ def read_run(path: str) -> RunRecord:
     with naming_run(path):
         document = json.loads(text)
         schema = document["schema"]
+        if schema == SCHEMA and not document["speculative"]:
+            raise UserError(f"{path} has no speculative decode to show: decode again without --only autoregressive")
         if schema == SCHEMA:
             return from_json(document)
     raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")

@@ -3,15 +3,18 @@
 import contextlib
 import json
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from speculative.support.errors import UserError
 from speculative.support.terminal import ESCAPED, one_line
 
 AnyPath = str | os.PathLike
+STANDARD_OUTPUT = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}  # its names
 PACKAGE = Path(__file__).parents[1]
 BESIDE = ("main.py", "gpt2.py", "encoder.py", "utils.py", "README.md")  # the package, in a checkout
 PROGRAM = (str(PACKAGE), *(str(PACKAGE.parent / name) for name in BESIDE))  # is not overwritten
@@ -53,6 +56,8 @@ def replacing(path: AnyPath) -> Iterator[str]:
         part = os.path.join(own, name)
         with naming(path):
             yield part
+        if os.path.isfile(path) and not os.path.islink(path):
+            os.chmod(part, stat.S_IMODE(os.stat(path).st_mode))  # of the file that is replaced
         os.replace(part, path)
 
 
@@ -81,14 +86,28 @@ def locked(path: str, waiting: str) -> Iterator:
         lock.release()
 
 
+def standard_output() -> BinaryIO:
+    """Return the bytes of standard output. Raises UserError if it is closed, or a notebook's."""
+    stream = getattr(sys.__stdout__, "buffer", None)
+    if stream is None or stream.closed:
+        raise UserError("there is no standard output to write to: give a file in place of -")
+    return stream
+
+
 def write_text(path: str, text: str) -> None:
     """Write a file that the user named, all of it or nothing. If it is a link, the file behind it is written. "-" is
     standard output."""
-    if path == "-":
-        sys.__stdout__.buffer.write(text.encode("utf-8", "backslashreplace"))
-        return sys.__stdout__.flush()
+    if path in STANDARD_OUTPUT:
+        stream = standard_output()
+        stream.write(text.encode("utf-8", "backslashreplace"))
+        stream.flush()
+        return
     path = os.path.expanduser(path)
     check_writable(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device
+        with naming(path), open(path, "w", encoding="utf-8", errors="backslashreplace") as f:
+            f.write(text)
+        return
     with replacing(os.path.realpath(path)) as part:
         Path(part).write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -106,8 +125,9 @@ def size_of(path: AnyPath) -> int:
 
 def say_written(path: str, what: str) -> None:
     """Print the name of a file that was written, and its size, unless it is standard output."""
-    if path != "-":
-        print(one_line(f"Wrote {path}: {what}, {os.path.getsize(path) / 1e3:,.0f} kB"))
+    if path not in STANDARD_OUTPUT:
+        size = f", {size_of(path) / 1e3:,.0f} kB" if size_of(path) else ""
+        print(one_line(f"Wrote {path}: {what}{size}"))
 
 
 def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = ()) -> None:
@@ -117,12 +137,15 @@ def check_outputs(outputs: Iterable[str | None], inputs: Iterable[str | None] = 
     An input may be a folder, in which nothing may be written, or "-", the standard input. A path of None is left out,
     and an output "-", which is standard output.
     """
-    used = forms_of("/dev/stdout")
+    used = forms_of("/dev/stdout") if os.path.isfile("/dev/stdout") else set()
     for path in (*PROGRAM, *inputs):
         if path:
             used |= forms_of("/dev/stdin" if path == "-" else path)
     for path in outputs:
-        if path in (None, "-"):
+        if path is None:
+            continue
+        if path in STANDARD_OUTPUT:
+            standard_output()
             continue
         forms = forms_of(path)
         if used & {outer for form in forms for outer in with_parents(form)}:
@@ -142,52 +165,14 @@ def with_parents(path: str) -> list[str]:
 
 
 def check_writable(path: str) -> None:
-    """Raise UserError if a file of this name cannot be written. A device would be replaced."""
+    """Raise UserError if a file of this name cannot be written."""
     real = os.path.realpath(path)
     folder = os.path.dirname(real)
-    if os.path.exists(real) and not os.path.isfile(real):
-        raise UserError(f"cannot write to {path}: it is there, and not a file")
+    if os.path.isdir(real):
+        raise UserError(f"cannot write to {path}: it is a folder")
+    if os.path.exists(real) and not os.path.isfile(real):  # a pipe or a device, which is written straight
+        if not os.access(real, os.W_OK):
+            raise UserError(f"cannot write to {path}: you may not write to it")
+        return
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {path}: {folder} is not a folder in which you may write")
-
-
-# ---- Texts from files: prompts, and texts in which n-grams are counted -----------------------------------------------
-
-
-def read_text(path: str, what: str) -> str:
-    """Return a text in UTF-8; "-" is the standard input. Raises UserError, which says what the text is for."""
-    try:
-        with open(0 if path == "-" else path, encoding="utf-8-sig", newline="", closefd=path != "-") as f:
-            text = f.read()  # -sig: some editors begin a file with a mark
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8"
-        raise UserError(f"cannot read the {what} from {path}: {reason}") from None
-    if not text.strip():
-        raise UserError(f"the {what} from {path} is empty: it should be some text")
-    return text
-
-
-def read_prompts(path: str, n: int | None = None) -> list[str]:
-    """Return the first n prompts of a file (default: all). Raises UserError.
-
-    A file .jsonl has an object with "prompt" on each line, any other file has one prompt a line.
-    """
-    text = read_text(path, "file of prompts")
-    lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()][:n]
-    if not is_jsonl(path):
-        return lines
-    return [prompt_of(line, f"{path}: prompt {number}") for number, line in enumerate(lines, start=1)]
-
-
-def prompt_of(line: str, name: str) -> str:
-    """Return the prompt of a line of JSON. name: of the line, for the error. Raises UserError."""
-    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-        prompt = json.loads(line)["prompt"]
-        if prompt and isinstance(prompt, str):
-            return prompt
-    raise UserError(f'{name} should be an object with "prompt", which is a text that is not empty')
-
-
-def is_jsonl(path: str) -> bool:
-    """Return True if the file's name says that each line is a JSON object."""
-    return path.lower().endswith(".jsonl")

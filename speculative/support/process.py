@@ -1,6 +1,7 @@
 """A process made ready for a command: its standard streams, its signals, and locks in one that forks."""
 
 import ctypes
+import io
 import os
 import signal
 import sys
@@ -23,7 +24,8 @@ def prepare_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):  # not a notebook's, which prints all characters
+            stream.reconfigure(errors="backslashreplace")
 
 
 def handle_signals() -> None:

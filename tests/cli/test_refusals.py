@@ -83,7 +83,7 @@ CALLS = [
     (lambda pair: pair.speculative("a", 4, sample=-1), "sample must be a whole number of at least 0, not -1"),
     (deepcopy, "loaded models are neither copied nor pickled, "),
     (pickle.dumps, "loaded models are neither copied nor pickled, "),
-    (lambda pair: pair.compare("a", 1).page("/"), "cannot write to /: it is there, and not a file"),
+    (lambda pair: pair.compare("a", 1).page("/"), "cannot write to /: it is a folder"),
 ]
 
 

@@ -1,0 +1,120 @@
+"""Texts as other systems and shells give them: line ends, encodings, JSON, pipes and special files."""
+
+import codecs
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+from tiny import ROOT, refusal
+
+from speculative.support.files import check_outputs, standard_output, write_text
+from speculative.support.texts import read_prompts, read_text
+
+TEXT = "It was a dark night,\nand the wind\n\nwas cold.\n"
+CONTENTS = {
+    "LF": TEXT.encode(),
+    "CRLF": TEXT.replace("\n", "\r\n").encode(),
+    "UTF-8 with a mark": codecs.BOM_UTF8 + TEXT.encode(),
+    "UTF-16, little": codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le"),
+    "UTF-16, big, CRLF": codecs.BOM_UTF16_BE + TEXT.replace("\n", "\r\n").encode("utf-16-be"),
+    "UTF-32": codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+def test_a_text_is_the_same_whichever_system_wrote_it(content, tmp_path):
+    (tmp_path / "text.txt").write_bytes(content)
+    assert read_text(str(tmp_path / "text.txt"), "text") == TEXT
+
+
+PROMPTS = {
+    "prompts.jsonl": '{"prompt": "It"}\n\n{"prompt": "He"}\n',
+    "prompts.ndjson": '{"prompt": "It"}\r\n{"prompt": "He"}\r\n',
+    "prompts.json": '[{"prompt": "It"},\n {"prompt": "He"}]',
+    "lines.json": '{"prompt": "It"}\n{"prompt": "He"}\n',
+    "prompts.txt": "It\r\n\r\nHe\r\n",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), PROMPTS.items())
+def test_prompts_are_read_in_each_form(name, text, tmp_path):
+    (tmp_path / name).write_bytes(text.encode())
+    assert read_prompts(str(tmp_path / name)) == ["It", "He"]
+    assert read_prompts(str(tmp_path / name), 1) == ["It"]
+
+
+def test_an_object_is_one_prompt_and_another_value_is_refused(tmp_path):
+    (tmp_path / "one.json").write_text('{"prompt": "It"}')
+    assert read_prompts(str(tmp_path / "one.json")) == ["It"]
+    for text in ('["It"]', "5", '{"text": "It"}', '[{"prompt": ""}]', "It was"):
+        (tmp_path / "wrong.json").write_text(text)
+        assert 'should be an object with "prompt"' in refusal(read_prompts, str(tmp_path / "wrong.json"))
+
+
+# ---- Outputs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_a_pipe_is_written_straight_and_stays_one(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    check_outputs([str(pipe)])
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_text(str(pipe), "a run")
+    reader.join()
+    assert read == ["a run"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_file_that_is_written_over_keeps_its_mode(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_text(str(path), "new")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o600)
+
+
+def test_a_folder_is_no_output(tmp_path):
+    assert "it is a folder" in refusal(check_outputs, [str(tmp_path)])
+
+
+def test_without_a_standard_output_it_cannot_be_written(monkeypatch):
+    monkeypatch.setattr(sys, "__stdout__", None)
+    assert refusal(standard_output) == "there is no standard output to write to: give a file in place of -"
+    assert "there is no standard output" in refusal(check_outputs, ["-"])
+
+
+# ---- The command -----------------------------------------------------------------------------------------------------
+
+RUN = [sys.executable, "main.py", "--demo", "--target_model_size=tiny-target", "-n=4", "--quiet", "--only=speculative"]
+
+
+def run(*words, text=None):
+    done = subprocess.run([*RUN, *words], cwd=ROOT, input=text, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_text_in_a_pipe_is_the_prompt_unless_one_is_typed():
+    assert "Text = It was a dark night" in run(text="It was a dark night")
+    assert "Text = Holmes" in run("--prompt=Holmes", text="It was a dark night")
+    assert 'Text = "From the first' in run(text="")
+
+
+def test_dev_stdout_is_standard_output():
+    assert json.loads(run("--json=/dev/stdout", text=""))["speculative"]
+
+
+def test_the_autoregressive_decode_alone_is_written_as_json(command, tmp_path):
+    path = tmp_path / "run.json"
+    words = ("--demo", "--target_model_size=tiny-target", "-n=4", "--only=autoregressive")
+    assert command(*words, f"--json={path}")[0] == 0
+    document = json.loads(path.read_text())
+    assert document["speculative"] is None
+    assert len(document["autoregressive"]["samples"][0]["tokens"]) == 4
