@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     commands = {name: preset.help for name, preset in grid.PRESETS.items()} | FILES
     name, *words = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help"):
-        return print("\n".join([__doc__, "", *(f"  {name:12} {text}" for name, text in commands.items())]))
+        return print("\n".join([__doc__ or "", "", *(f"  {name:12} {text}" for name, text in commands.items())]))
     if name not in commands:
         hint = did_you_mean(name, commands)
         raise UserError(f"{name:.80} is not a benchmark: python -m benchmarks lists them", hint=hint)

@@ -6,6 +6,7 @@ that asked for it: whoever closes the page or presses Stop ends the request, and
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections import deque
@@ -214,7 +215,8 @@ def application(workbench: Workbench) -> Starlette:
         return JSONResponse([summary(*numbered) for numbered in workbench.runs.items()])
 
     def run_of(request: Request) -> Run:
-        run = workbench.runs.get(request.path_params["number"])
+        number = request.path_params["number"]
+        run = workbench.runs.get(int(number)) if re.fullmatch("[0-9]{1,9}", number) else None
         if run is None:
             raise HTTPException(404, f"only the last {MOST_RUNS} runs are kept")
         return run
@@ -229,8 +231,8 @@ def application(workbench: Workbench) -> Starlette:
         Route("/", home),
         Route("/decode", decode, methods=["POST"]),
         Route("/runs", runs),
-        Route("/runs/{number:int}/page", page),
-        Route("/runs/{number:int}/json", document),
+        Route("/runs/{number}/page", page),
+        Route("/runs/{number}/json", document),
     ]
     hosts = Middleware(TrustedHostMiddleware, HOSTS)
     return Starlette(routes=routes, middleware=[hosts], max_body_size=MOST_BYTES)

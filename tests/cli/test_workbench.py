@@ -111,7 +111,16 @@ def test_only_so_many_runs_are_kept_and_others_are_not_found(bench, client, monk
         bench.decode({"prompt": PROMPT}, workbench.Watcher())
     for name in ("3/page", f"{MOST_RUNS + 2}/page"):
         assert client.get(f"/runs/{name}").text == run.html()
-    for name in ("2/page", "0/json", "-1/page", "..%2f3/page", "9999999/json", "../main.py", "3/x"):
+    for name in (
+        "2/page",
+        "0/json",
+        "-1/page",
+        f"{5000 * '9'}/page",
+        "..%2f3/page",
+        "9999999/json",
+        "../main.py",
+        "3/x",
+    ):
         assert client.get(f"/runs/{name}").status_code == 404
 
 

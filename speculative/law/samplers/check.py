@@ -52,7 +52,7 @@ def law(function: Callable) -> Verdict:
 def main(words: list[str]) -> None:
     """The command. It ends with a STATUS. Raises UserError."""
     if len(words) != 1 or words[0] in ("-h", "--help"):
-        return print(f"{__doc__.strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
+        return print(f"{(__doc__ or '').strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
     path, _, name = words[0].partition(".py:")
     verdict = law(function_in(path, name or "speculative_sampling"))
     print(verdict.words)
