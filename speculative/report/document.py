@@ -51,7 +51,7 @@ def read_run(path: str) -> RunRecord:
     with naming_run(path):
         document = json.loads(text)
         schema = document["schema"]
-        if schema == SCHEMA and not document["speculative"]:
+        if schema == SCHEMA and document.get("speculative", {}) is None:
             raise UserError(f"{path} has no speculative decode to show: decode again without --only autoregressive")
         if schema == SCHEMA:
             return from_json(document)
