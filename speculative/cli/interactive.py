@@ -1,6 +1,7 @@
 """--interactive: models are loaded once, and each line is a prompt. A line that begins with / changes options."""
 
 import contextlib
+import io
 import re
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from speculative.report.record import RunRecord
 from speculative.run.options import FIELDS, SHORT, Options
 from speculative.run.session import Session
 from speculative.run.values import without_escapes
-from speculative.support.errors import UserError, naming_options
+from speculative.support.errors import Option, UserError, naming_options
 from speculative.support.terminal import one_line
 
 WELCOME = """
@@ -76,7 +77,10 @@ def interact(session: Session[Options], decode: Decode) -> None:
     At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
     """
     # Bytes that are not UTF-8 are refused with the prompt.
-    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+    if not isinstance(sys.stdin, io.TextIOWrapper):  # of a notebook
+        instead = "session = load_pair(...), then session.compare(prompt)"
+        raise UserError(Option("interactive"), f" reads a terminal or a pipe: in a notebook take {instead}")
+    sys.stdin.reconfigure(errors="surrogateescape")
     conversation = Conversation(session, decode)
     with contextlib.suppress(EOFError):  # of input, or of a line that ends the session
         if sys.stdin.isatty():

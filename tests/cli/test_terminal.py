@@ -1,5 +1,6 @@
 """At a terminal: texts appear as they are decoded, in colour; a session has Tab, a history and its own commands."""
 
+import io
 import os
 import re
 import select
@@ -8,8 +9,9 @@ import sys
 import time
 
 import pytest
-from tiny import ROOT
+from tiny import ROOT, refusal
 
+from speculative.cli.interactive import interact
 from speculative.cli.line_editor import completions, history_file
 from speculative.run.options import FIELDS
 
@@ -140,3 +142,8 @@ def test_tab_completes_options_and_values(before, word, expected):
 def test_tab_knows_every_option_that_a_session_changes():
     live = {f"/{name} " for name, f in FIELDS.items() if f.metadata.get("live")}
     assert {*completions("", "/")} == live | {"/help ", "/? ", "/why ", "/quit ", "/exit "}
+
+
+def test_a_notebook_is_told_what_to_use_instead_of_a_session(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOBase())
+    assert "in a notebook take session = load_pair(...)" in refusal(interact, None, None)
