@@ -103,7 +103,8 @@ def likeliest_rows(order, token: int, *columns) -> list[list]:  # [n_vocab] each
     """Return the rows [id, its probabilities] of the N_TOP tokens that are the first by this order, without those of
     probability 0, and of this token."""
     n = min(N_TOP, len(order))
-    first = np.argpartition(order, -n)[-n:]  # [n]
+    candidates = np.flatnonzero(order >= np.partition(order, -n)[-n])  # [n or more], some equal, the lowest id first
+    first = candidates[np.argsort(-order[candidates], kind="stable")][:n]  # [n]
     possible = first[order[first] > 0]  # [n_possible]
     ids = sorted({*possible.tolist(), token}, key=lambda id: (-order[id], id))
     rows = []

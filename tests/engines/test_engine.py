@@ -565,7 +565,7 @@ IN_A_PROCESS = """if True:
     library.native = lambda: sys.argv[1]
     library.FLAGS += sys.argv[2:]
     import main, pytest
-    main.run(main.main, main.__doc__, ["--demo", "--target_model_size=tiny-target", "--quiet"])
+    main.main(demo="True", target_model_size="tiny-target", quiet="True")
     files = [f"tests/engines/test_{name}.py" for name in ("engine", "packed", "cache")]
     sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *files, "-k", tests]))"""
 

@@ -58,7 +58,7 @@ def on_mesh(n_data, n_model):
             texts[number] += step.tokens
     state, _ = loop.start(Group(PROMPTS[:4], 0, 12, 3, *lengths_of(PROMPTS, 12, 3)))
     model = cached(network)
-    arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.forward.new_cache()
+    arguments = network.params, np.zeros(4, np.int32), np.int32(0), model.forward.new_arrays()
     run = loop.decoder.run.lower(loop.decoder.params, state, np.uint32(1), np.int32(8), K=3).compile()
     return {
         "texts": texts,
