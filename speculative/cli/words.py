@@ -26,8 +26,10 @@ class Given(dict[str, "str | list[str] | None"]):
 
     def add(self, name: str, value: str | None) -> None:
         """Add an option. Raises UserError if it is given twice."""
+        if value and name in TEXTS:
+            value = without_escapes(value)
         if name == "stop" and value:
-            self[name] = [*(self.get(name) or []), without_escapes(value)]
+            self[name] = [*(self.get(name) or []), value]
         elif name in self:
             raise UserError(Option(name), " is given twice, and takes one value: give it once")
         else:

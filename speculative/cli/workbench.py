@@ -106,7 +106,7 @@ class Workbench:
         try:
             session = self.session.changed(**options_of(values))
             N = session.options.n_tokens_to_generate
-            run = compare(session, values["prompt"], N, watch=watcher.step)
+            run = compare(session, without_escapes(values["prompt"]), N, watch=watcher.step)
             number = max(self.runs, default=0) + 1
             self.runs[number] = run
             self.runs.pop(number - MOST_RUNS, None)

@@ -160,7 +160,7 @@ def with_escapes(text: str) -> str:
 
 def as_typed(name: str, value: Any) -> str:
     """Return the text that is typed for a value: 8/2 for several K, 2,1 for a tree."""
-    if name == "stop" and value is not None:
+    if name in ("stop", "prompt") and value is not None:
         return with_escapes(STOP.join(parts_of(value)))
     if isinstance(value, list | tuple):
         return ("/" if name == "K" else ",").join(map(str, value))

@@ -102,7 +102,8 @@ def test_a_text_stays_as_it_was_typed(value):
         (f"--seed {2**63 - 1}", {"seed": 2**63 - 1}),
         ("--prompt=True --stop=True", {"prompt": "True", "stop": "True"}),
         ("--stop . --stop=zzz --quiet --stop .", {"stop": (".", "zzz", "."), "quiet": True}),
-        (r"--stop \n\t --prompt \n", {"stop": "\n\t", "prompt": r"\n"}),  # no shell takes away the \ of a prompt
+        (r"--stop \n\t --prompt \n", {"stop": "\n\t", "prompt": "\n"}),
+        (r"--stop \\n --prompt \\n", {"stop": r"\n", "prompt": r"\n"}),
         (r"--stop \\n", {"stop": r"\n"}),
         ("--demo=True", {"demo": True} | DEMO),
         ("-p=True --demo --K=2 --models_dir=a", {"demo": True} | DEMO | {"prompt": "True", "K": 2, "models_dir": "a"}),
