@@ -44,7 +44,11 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord
     records = []  # one for each decoder
     with Screen(o, names, prompts) as screen:
         with_details = bool(o.json or o.html)
-        for record in timed_turns(session, prompts, o.n_tokens_to_generate, names, screen.show_step, with_details):
+        has_report = with_details or not o.quiet
+        turns = timed_turns(
+            session, prompts, o.n_tokens_to_generate, names, screen.show_step, with_details, with_chances=has_report
+        )
+        for record in turns:
             screen.show_record(record)  # the blog's lines
             records.append(record)
     # speedup, acceptance rate, and why

@@ -86,7 +86,7 @@ def settings_of(o: argparse.Namespace, prompts: list[str]) -> Iterator[Setting]:
 
 def decode(setting: Setting, prompt: str, N: int) -> Decode:
     """Decode N tokens once."""
-    turns = timed_turns(setting.session, [prompt], N, [setting.decoder], with_details=False, repeats=1)
+    turns = timed_turns(setting.session, [prompt], N, [setting.decoder], with_chances=False, repeats=1)
     [record] = turns
     return Decode(record.seconds, record.tokens[0], len(record.steps), record.waited)
 

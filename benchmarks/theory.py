@@ -8,9 +8,7 @@ Nothing is decoded. The formulas take a window to cost as much as a row (β = 1)
 al. is computed.
 """
 
-import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -82,9 +80,8 @@ def main(argv: list[str]) -> None:
     o = parser.parse_args(argv)
     if not o.run:
         return print(table_1())
-    read_run(o.run)  # a file that is no run is one line
-    figures = json.loads(Path(o.run).read_text(encoding="utf-8"))["figures"]
-    alpha, c, beta, K = (figures[name] for name in ("alpha", "c", "mean_beta", "usual_K"))
+    f = read_run(o.run).figures
+    alpha, c, beta, K = f.alpha, f.c, f.mean_beta, f.usual_K
     if None in (alpha, c, beta):
         raise UserError(f"{o.run} is too short a run, without α, c or β: decode more tokens")
     rows = []

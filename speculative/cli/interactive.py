@@ -76,11 +76,10 @@ def interact(session: Session[Options], decode: Decode) -> None:
 
     At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
     """
-    # Bytes that are not UTF-8 are refused with the prompt.
     if not isinstance(sys.stdin, io.TextIOWrapper):  # of a notebook
         instead = "session = load_pair(...), then session.compare(prompt)"
         raise UserError(Option("interactive"), f" reads a terminal or a pipe: in a notebook take {instead}")
-    sys.stdin.reconfigure(errors="surrogateescape")
+    sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are refused with the prompt
     conversation = Conversation(session, decode)
     with contextlib.suppress(EOFError):  # of input, or of a line that ends the session
         if sys.stdin.isatty():

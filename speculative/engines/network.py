@@ -5,6 +5,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,16 +82,20 @@ class CachedNetwork(Network):
         self.vocabulary_map = hparams.get("vocabulary_map")  # of a draft that does not share all ids with its target
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
-        self.cache = self.forward.new_cache()
         self.contents = CacheContents()
+
+    @cached_property
+    def cache(self) -> Any:
+        """The keys and values, made when they are first needed: a copy that shares its target's needs none."""
+        return self.forward.new_cache()
 
     def with_own_cache(self, forward: Any) -> "CachedNetwork":
         """The same weights with an empty cache, for a text of a batch. forward: computes its rows beside those of the
         other texts, for which it waits: so no lock is held meanwhile."""
         own = copy(self)
+        vars(own).pop("cache", None)
         own.lock = contextlib.nullcontext()
         own.forward = forward
-        own.cache = self.forward.new_cache()
         own.contents = CacheContents()
         return own
 

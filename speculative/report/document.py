@@ -51,9 +51,9 @@ def read_run(path: str) -> RunRecord:
     with naming_run(path):
         document = json.loads(text)
         schema = document["schema"]
-        if schema == SCHEMA and document.get("speculative", {}) is None:
-            raise UserError(f"{path} has no speculative decode to show: decode again without --only autoregressive")
         if schema == SCHEMA:
+            if document.get("speculative", {}) is None:
+                raise UserError(f"{path} has no speculative decode to show: decode again without --only autoregressive")
             return from_json(document)
     raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")
 

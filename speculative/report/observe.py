@@ -6,7 +6,6 @@ measuring.py, which is called from here, also times the session's models.
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from speculative.checkpoints.official import HPARAMS
 from speculative.drafters.user import UserRule
 from speculative.engines import memory
 from speculative.engines.network import common_prefix
-from speculative.engines.system import n_cores
+from speculative.engines.system import lines, n_cores
 from speculative.report import ending
 from speculative.report.figures import figures
 from speculative.report.measuring import measure
@@ -102,11 +101,8 @@ def machine(session: Session) -> Machine:
 
 def processor() -> str:
     """Return the CPU's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines("proc/cpuinfo") if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def models_of(session: Session, drafted: bool = True) -> list[Model]:

@@ -21,6 +21,7 @@ def timed_turns(
     names: Sequence[str] = DECODERS,
     watch: Callable = lambda name, step: None,
     with_details: bool = True,
+    with_chances: bool = True,
     repeats: int | None = None,
 ) -> Iterator[DecoderRecord]:
     """Decode with each of these decoders. Yield its record as soon as it is final. Raises UserError.
@@ -29,8 +30,10 @@ def timed_turns(
     decoder on average. The records are then those of the median runs.
 
     prompts: one for each text. watch(name, step) is called for each step of a decoder's first run. with_details: True
-    to record the tests of each step. repeats: run each decoder this many times, however long it takes.
+    to record the tests of each step. with_chances: False if nobody reads how likely the drafts were to be accepted.
+    repeats: run each decoder this many times, however long it takes.
     """
+    observer = Observer(session.plan.rule, with_details) if with_chances else None
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
     session.ready(inputs, N)
     runs: dict[str, list[DecoderRecord]] = {name: [] for name in names}
@@ -38,7 +41,7 @@ def timed_turns(
         session.forget()  # so that all decodes begin alike
         record = DecoderRecord(name)
         waited = seconds_waited()
-        for step in session.decoded(name, inputs, N, observer=Observer(session.plan.rule, with_details)):
+        for step in session.decoded(name, inputs, N, observer=observer):
             record.add(step)
             if not runs[name]:
                 watch(name, step)

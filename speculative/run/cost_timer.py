@@ -57,11 +57,8 @@ class CostTimer:
             return lambda: inner.token_seconds
         if level == len(self.plan.levels) - 1 and spec.has_model:  # a draft is a call
             return partial(self.time_call, spec.role, x, 1)
-        if spec.name not in DRAFTERS:
-            x = self.prompt
-        return partial(
-            self.time_draft, drafter, x, clock
-        )  # a look-up, a function, or a level inside which K is a number
+        # A look-up, or a level inside which K is a number; a function is asked for the whole prompt.
+        return partial(self.time_draft, drafter, x if spec.name in DRAFTERS else self.prompt, clock)
 
     def time_draft(self, drafter: Callable, x, clock: Callable) -> float:  # [n]
         """Return the seconds of a draft after a text that the drafter has read."""

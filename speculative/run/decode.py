@@ -18,6 +18,7 @@ from speculative.blog.encoder import Encoder, StreamDecoder
 from speculative.drafters import first_of
 from speculative.drafters.base import Context
 from speculative.drafters.staged import staged
+from speculative.engines.contract import DeviceLoops
 from speculative.engines.model import Model
 from speculative.engines.shared_cache import with_shared_caches
 from speculative.lookahead.auto import AutoDrafter
@@ -44,7 +45,7 @@ class Setup:
     loaded: Loaded
     encoder: Encoder
     copies: Sequence[str] = ()  # the roles of the target's copies that share its cache
-    device: Any = None  # contract.DeviceLoops, if the engine has both loops on a device
+    device: DeviceLoops | None = None  # if the engine has both loops on a device
     new_model: Callable[..., Model] = Model  # of a network, its filters and its role
     learned: dict[int, Learned] = field(default_factory=dict)  # of each level whose K is auto
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import ROOT, convert, first_layer, python, random_params
+from tiny import ROOT, convert, first_layer, place, python, random_params
 
 from speculative.engines.network import CachedNetwork
 from speculative.filters import Filters
@@ -44,7 +44,7 @@ def on_mesh(n_data, n_model):
     from speculative.engines.jax.device_decoder import DeviceDecoder
     from speculative.engines.jax.device_loops import DeviceLoops, Group, lengths_of
     from speculative.engines.jax.forward import cached
-    from speculative.engines.jax.sharding import make_mesh, place
+    from speculative.engines.jax.sharding import make_mesh
 
     mesh = make_mesh(n_model, n_data)
     target, draft = ((partial(convert, params), hparams) for params, hparams in models())

@@ -159,7 +159,7 @@ class World:
         return model_drafter(self.row, self.rng)(x, k)[:2]
 
     def steps(self, N, rng):
-        """A decode that knows of no other: an AutoK has learned nothing yet."""
+        """A decode that knows of no other: K auto has learned nothing yet."""
         self.setup.learned = copy.deepcopy(self.learned)
         self.session.forget()
         self.clock.now = 0.0

@@ -6,7 +6,7 @@ import io
 import subprocess
 import sys
 import textwrap
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -64,9 +64,18 @@ def convert(params, function):
     return nested({name: function(name, array) for name, array in flatten(params).items()})
 
 
+def place(read, hparams, dtype, mesh, split):
+    """A model on the devices of a mesh, as the engine makes it. read: read(convert)."""
+    from speculative.engines import formats
+    from speculative.engines.jax.sharding import new_network, placed
+
+    network = new_network(hparams, dtype, mesh, split)
+    return replace(network, params=read(partial(placed, network, formats.on_jax(dtype))))
+
+
 def on_jax(read, hparams, dtype="float32"):
     """A model on the first of JAX's devices. read: read(convert), or the nested dict."""
-    from speculative.engines.jax.sharding import make_mesh, place
+    from speculative.engines.jax.sharding import make_mesh
 
     read = read if callable(read) else partial(convert, read)
     return place(read, hparams, dtype, make_mesh(1), split=False)

@@ -16,9 +16,6 @@ rest, which is small, for itself; it also samples, with the same random numbers 
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -51,13 +48,6 @@ def make_mesh(n_model: int, n_data: int = 1) -> Mesh:
             *flags, " leaves some processes without a device: ", Option("mesh"), f" {jax.device_count()} takes all"
         )
     return mesh
-
-
-def place(read: Callable, hparams: dict, dtype: str, mesh: Mesh, split: bool) -> DeviceNetwork:
-    """Return a DeviceNetwork with its parameters on the devices of the mesh. read: a function of convert(name, array)
-    that gives the parameters. Raises UserError as new_network does."""
-    network = new_network(hparams, dtype, mesh, split)
-    return replace(network, params=read(partial(placed, network, formats.on_jax(dtype))))
 
 
 def new_network(hparams: dict, dtype: str, mesh: Mesh, split: bool) -> DeviceNetwork:
