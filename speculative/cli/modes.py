@@ -1,9 +1,11 @@
-"""What --pack, --verify, --interactive, --serve and the command page do in place of the blog's run."""
+"""What --pack, --text, --verify, --interactive, --serve and the command page do in place of the blog's run."""
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 
 from speculative.cli.command import choose_prompts
+from speculative.cli.display import show
 from speculative.cli.interactive import Decode, interact
 from speculative.report.document import naming_run, read_run
 from speculative.report.observe import line_of_session
@@ -24,11 +26,22 @@ def other_mode(o: Options) -> Mode | None:
     """Return what these options ask for in place of the blog's run; None for the run."""
     if o.pack:
         return pack
+    if o.text:
+        return print_text
     if o.verify:
         return check
     if o.interactive:
         return talk
     return serve if o.serve is not None else None
+
+
+def print_text(o: Options, decode: Decode) -> None:
+    """--text: print the text that one decoder adds to the prompt, and nothing else."""
+    session = Session(o, prompts=choose_prompts(o), quiet=True)
+    for step in session.decode(o.only or "speculative", session.prompts, o.n_tokens_to_generate):
+        show([(step.text, None)])
+    if sys.stdout.isatty():
+        print()  # the next line of the shell begins below
 
 
 def check(o: Options, decode: Decode) -> None:

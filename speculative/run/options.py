@@ -132,6 +132,8 @@ class Options(ModelOptions):
         "run one decoder only: autoregressive or speculative", group=SHOWN, live=True)
     quiet: bool = switch(
         "print only the blog's lines", group=SHOWN, live=True)
+    text: bool = switch(
+        "print only the generated text, of one decoder: for pipes", group=SHOWN)
     verbose: bool = switch(
         "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
     stream: bool = switch(
@@ -177,6 +179,8 @@ CONFLICTS = (
     ({"html"}, {"n_samples"}),
     ({"interactive", "serve"}, {"prompt", "prompt_file", "batch", "json", "html", "verify", "pack"}),
     ({"interactive"}, {"serve"}),
+    ({"text"}, {"n_samples", "batch", "quiet", "verbose", "stream", "json", "html", "verify"}),
+    ({"text"}, {"interactive", "serve", "pack"}),
     ({"pack"}, {"n_samples", "batch", "only", "verbose", "stream", "json", "html", "verify", "stop", "prompt_file"}),
 )
 

@@ -14,7 +14,7 @@ OPTIONS = {  # an option -> its names elsewhere
     "temperature": "temp T t greedy",
     "quiet": "no_stream",
     "seed": "s",
-    "prompt": "text input p",
+    "prompt": "input p",
     "prompt_file": "file f",
     "threads": "n_threads num_threads",
     "interactive": "chat i",

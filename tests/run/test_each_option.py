@@ -65,6 +65,7 @@ ROWS = [
     Row("--n_samples=2", "", WARM),
     Row("--only=speculative", "A tested draft is accepted"),
     Row("--quiet", ""),
+    Row("--text", ""),
     Row("--verbose", "peak memory"),
     Row("--stream", "---\nText = ", QUIET),
     Row("--json=run.json", "Wrote run.json"),

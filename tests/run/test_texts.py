@@ -11,6 +11,7 @@ import threading
 import pytest
 from tiny import ROOT, refusal
 
+from speculative.run.decode import DECODERS
 from speculative.support.files import check_outputs, standard_output, write_text
 from speculative.support.texts import read_prompts, read_text
 
@@ -109,6 +110,12 @@ def test_a_text_in_a_pipe_is_the_prompt_unless_one_is_typed():
 
 def test_dev_stdout_is_standard_output():
     assert json.loads(run("--json=/dev/stdout", text=""))["speculative"]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_with_text_nothing_but_the_generated_text_is_printed(name, command, pair):
+    text = "".join(step.text for step in pair.decode(name, ["It was"], 20))
+    assert command("--demo", "--text", f"--only={name}", "-n=20", "It was") == (0, text, "")
 
 
 def test_the_autoregressive_decode_alone_is_written_as_json(command, tmp_path):
