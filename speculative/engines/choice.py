@@ -2,10 +2,9 @@
 
 import os
 import sys
-from typing import Any
 
 from speculative.engines.c.engine import CEngine
-from speculative.engines.c.library import library
+from speculative.engines.c.library import compiles
 from speculative.engines.contract import Engine
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.support.errors import UserError
@@ -13,7 +12,7 @@ from speculative.support.errors import UserError
 
 def choose(name: str) -> str:
     """Return the engine that will run: for "auto" jax if it is installed and sees an accelerator, else c; for "c" numpy
-    if nothing compiles engine.c, which library() says in a line. JAX first joins other processes. Raises UserError."""
+    if nothing compiles engine.c, which compiles() says in a line. JAX first joins other processes. Raises UserError."""
     if name in ("jax", "auto"):
         try:
             from speculative.engines.jax.processes import accelerator, start_processes
@@ -24,7 +23,7 @@ def choose(name: str) -> str:
         except UserError:  # JAX cannot be imported
             if name == "jax":
                 raise
-    return "numpy" if name == "numpy" or not library() else "c"
+    return "numpy" if name == "numpy" or not compiles() else "c"
 
 
 def make_engine(
@@ -47,5 +46,5 @@ def process(name: str = "") -> tuple[int, int]:
         return 0, 1
     if name in ("jax", "auto"):
         choose(name)
-    jax: Any = sys.modules.get("jax")
+    jax = sys.modules.get("jax")
     return (jax.process_index(), jax.process_count()) if jax else (0, 1)

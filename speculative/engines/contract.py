@@ -11,7 +11,7 @@ import numpy as np
 from speculative.engines import memory
 from speculative.engines.formats import FORMATS
 from speculative.engines.model import Call
-from speculative.engines.network import CachedNetwork
+from speculative.engines.network import CachedNetwork, Network
 from speculative.filters import Filters
 from speculative.rules import Rule
 from speculative.sampling import Step
@@ -119,7 +119,7 @@ class Engine:
         """Return the lines of the JSON document about the engine's own devices and versions."""
         return {}
 
-    def kernel_words(self, network: Any) -> tuple[str, str] | None:
+    def kernel_words(self, network: Network) -> tuple[str, str] | None:
         """Return a network's weight format and its kernels in words; None if there is nothing to tell."""
         return None
 
@@ -155,13 +155,13 @@ class Engine:
         network = partial(self.network, hparams=spec.hparams, name=str(spec))
         return Maker(self.converter(spec.dtype, in_place), network)
 
-    def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:  # x [n]
+    def window_seconds(self, network: Network, x: np.ndarray, n_rows: int) -> float:  # x [n]
         """Return the seconds of so many rows after a text: measured, or estimated from a part of the network."""
         began = time.perf_counter()
         network.logits(np.append(x, np.resize(x, n_rows - 1)), n_rows)
         return time.perf_counter() - began
 
-    def prepare(self, plan: Planned, networks: Sequence[Any], n_prompt: int) -> None:
+    def prepare(self, plan: Planned, networks: Sequence[CachedNetwork], n_prompt: int) -> None:
         """Compile all that decodes of a prompt of so many tokens need, if the engine compiles it for their sizes."""
 
     def device_loops(self, plan: Planned, networks: Mapping) -> DeviceLoops | None:

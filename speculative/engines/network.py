@@ -1,9 +1,9 @@
 """From tokens to logits: a network, and one with a KV cache that cannot go stale."""
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ class CacheContents:
 
     def __init__(self) -> None:
         self.tokens = NO_TOKENS  # [n]
-        self.writer: Any = None  # the shared_cache.SharedCache that wrote last; None: a network by itself
+        self.writer: object = None  # the shared_cache.SharedCache that wrote last; None: a network by itself
 
 
 class CachedNetwork(Network):
@@ -71,7 +71,7 @@ class CachedNetwork(Network):
     each is one more x.
     """
 
-    lock: Any = LOCK  # held around a call
+    lock: AbstractContextManager = LOCK  # held around a call
 
     def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):
         """new_pass(params, hparams): a PlainPass or a compiled one. name: the model's name in messages."""
@@ -89,12 +89,12 @@ class CachedNetwork(Network):
         """The keys and values, made when they are first needed: a copy that shares its target's needs none."""
         return self.forward.new_cache()
 
-    def with_own_cache(self, forward: Any) -> "CachedNetwork":
+    def with_own_cache(self, forward: Callable) -> "CachedNetwork":
         """The same weights with an empty cache, for a text of a batch. forward: computes its rows beside those of the
         other texts, for which it waits: so no lock is held meanwhile."""
         own = copy(self)
         vars(own).pop("cache", None)
-        own.lock = contextlib.nullcontext()
+        own.lock = nullcontext()
         own.forward = forward
         own.contents = CacheContents()
         return own

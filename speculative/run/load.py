@@ -26,7 +26,7 @@ from speculative.engines.c.library import use_c_crc32c
 from speculative.engines.choice import make_engine
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, model_bytes
-from speculative.engines.network import Network
+from speculative.engines.network import CachedNetwork, Network
 from speculative.engines.parameters import is_mapped
 from speculative.engines.vocabulary import map_vocabulary
 from speculative.run.function import function_network
@@ -200,7 +200,7 @@ class Models:
 
     # ---- Weights -----------------------------------------------------------------------------------------------------
 
-    def load(self, plan: Plan, in_place: bool = False) -> list[Network]:
+    def load(self, plan: Plan, in_place: bool = False) -> list[CachedNetwork]:
         """Load what is not loaded yet: the small parts of drafters first, then networks, each model once for all of its
         formats, and the target last, as it is the largest. Return the new networks. in_place: see Engine.maker. Raises
         UserError."""

@@ -5,7 +5,7 @@ import io
 import os
 import signal
 import sys
-from typing import Any
+from typing import Protocol, TypeVar
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -40,7 +40,15 @@ def handle_signals() -> None:
 # ---- Forks -----------------------------------------------------------------------------------------------------------
 
 
-def taken_at_forks(lock: Any) -> Any:
+class Lock(Protocol):
+    def acquire(self) -> bool: ...
+    def release(self) -> None: ...
+
+
+L = TypeVar("L", bound=Lock)
+
+
+def taken_at_forks(lock: L) -> L:
     """Take the lock before each fork, and give it back in both processes, as the module logging does: else a child
     would wait for ever for a lock that another thread of its parent held. Return the lock."""
     if hasattr(os, "register_at_fork"):

@@ -16,13 +16,13 @@ from speculative.checkpoints.shapes import checkpoint_shapes
 from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.engine import CEngine
-from speculative.engines.c.library import library
+from speculative.engines.c.library import compiles
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
 from speculative.report import ending, observe
 from speculative.run import load
 
-pytestmark = pytest.mark.skipif(not library(), reason="nothing is packed without a compiler")
+pytestmark = pytest.mark.skipif(not compiles(), reason="nothing is packed without a compiler")
 
 
 @pytest.fixture

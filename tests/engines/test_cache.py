@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from tiny import HPARAMS, convert, logits_themselves, on_jax, plant, random_params, refusal
 
 from speculative.engines.c import packing
-from speculative.engines.c.library import library
+from speculative.engines.c.library import compiles
 from speculative.engines.formats import FORMATS
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork, check_finite, common_prefix
@@ -36,7 +36,7 @@ def two_of(kind, hparams=HPARAMS, seed=0):
         return [cached(on_jax(params, hparams)), CachedNetwork(params, hparams)], close
     if kind == "gpt2.py":
         return [CachedNetwork(params, hparams, PlainPass) for _ in range(2)], close
-    if not library():
+    if not compiles():
         pytest.skip("there is no compiler")
     from speculative.engines.c.forward import CompiledPass
 

@@ -24,7 +24,7 @@ from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
 from speculative.engines.network import CachedNetwork
 from speculative.engines.plain import ACTIVATIONS, PlainPass
 
-if not library.library():
+if not library.compiles():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
 from speculative.engines.c import forward, layout, threads

@@ -13,7 +13,7 @@ from tiny import HPARAMS, convert, random_params
 
 from speculative.engines import shared_cache
 from speculative.engines.c import packing
-from speculative.engines.c.library import library
+from speculative.engines.c.library import compiles
 from speculative.engines.formats import FORMATS
 from speculative.engines.network import CachedNetwork, common_prefix
 from speculative.engines.plain import PlainPass
@@ -29,7 +29,7 @@ def fresh_networks():
     networks = {}
     for role, rank in RANKS.items():
         params, new_pass = random_params(seed=rank), PlainPass
-        if library():
+        if compiles():
             from speculative.engines.c.forward import CompiledPass
 
             params, new_pass = convert(params, packing.packer("float32")), partial(CompiledPass, n_threads=1)
@@ -92,7 +92,7 @@ class SharedCaches(RuleBasedStateMachine):
 
 def same(rows, expected):
     """To the bit in C. gpt2.py's rows depend on the number of rows that are computed at once."""
-    if library():
+    if compiles():
         np.testing.assert_array_equal(rows, expected)
     else:
         np.testing.assert_allclose(rows, expected, rtol=1e-4, atol=1e-4)

@@ -23,7 +23,7 @@ from tiny import ROOT
 
 from speculative import UserError, load_pair
 from speculative.engines.c.forward import CompiledPass
-from speculative.engines.c.library import library
+from speculative.engines.c.library import compiles
 from speculative.run import batch
 from speculative.run.times import Times
 
@@ -51,7 +51,7 @@ KINDS = [  # of decodes, over what the engine has
 
 @pytest.fixture(scope="module")
 def tiny():
-    if not library():
+    if not compiles():
         pytest.skip("there is no compiler")
     return load_pair("tiny-draft", "tiny-target", models_dir=str(MODELS), threads=2)
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+
+import numpy as np
 
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, packer
 from speculative.engines.contract import Engine
 from speculative.engines.memory import SAVING
-from speculative.engines.network import LOCK, CachedNetwork
+from speculative.engines.network import LOCK, CachedNetwork, Network
 from speculative.engines.parameters import n_bytes
 from speculative.engines.system import n_cores
 from speculative.support.errors import UserError
@@ -39,7 +40,7 @@ class CEngine(Engine):
     def copy_is_quick(self, N: int) -> bool:  # without an instruction that multiplies bytes, windows of a copy are dear
         return N >= LONG_TEXT or bool(library().multiplies_bytes())
 
-    def kernel_words(self, network: Any) -> tuple[str, str] | None:
+    def kernel_words(self, network: Network) -> tuple[str, str] | None:
         if not isinstance(network, CachedNetwork):  # but a user's function
             return None
         block = network.params["blocks"][0]
@@ -56,7 +57,7 @@ class CEngine(Engine):
     def converter(self, dtype: str, in_place: bool = False) -> Callable:
         return packer(dtype, in_place)
 
-    def window_seconds(self, network: Any, x: Any, n_rows: int) -> float:
+    def window_seconds(self, network: Network, x: np.ndarray, n_rows: int) -> float:
         if not isinstance(network, CachedNetwork):
             return super().window_seconds(network, x, n_rows)
         with LOCK:

@@ -4,7 +4,7 @@ import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class TextRows(NamedTuple):
     n_last: int  # the number of rows, from the last one up, whose logits are wanted
     sees: np.ndarray | None = None  # [n, n_past + n or more]: in a tree, the tokens that each row sees
 
-    def fill(self, text: Any) -> None:
+    def fill(self, text: ctypes.Structure) -> None:
         """Write them to a struct Text of engine.c."""
         text.n_rows = len(self.tokens)
         text.n_past = self.n_past
@@ -81,7 +81,7 @@ class CompiledPass:
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
         self.texts = (struct("Text") * CHUNK)()  # of a call, which each have a row or more
         self.memory = memory = Memory()
-        self.arguments: Any = struct("GPT2")(  # in the order of arguments.h
+        self.arguments = struct("GPT2")(  # in the order of arguments.h
             n_head=hparams["n_head"],
             n_embd=n_embd,
             n_inner=n_inner,
@@ -124,10 +124,9 @@ class CompiledPass:
         outputs = []
         for call in calls_of(texts):
             outputs.append(self.run(call))
-        logits, hidden, _ = outputs[0]  # [n_wanted, n_vocab], [n_wanted, n_embd]
+        logits, hidden = outputs[0]  # [n_wanted, n_vocab], [n_wanted, n_embd]
         if len(outputs) > 1:
-            logits = np.concatenate([output.logits for output in outputs])
-            hidden = np.concatenate([output.hidden for output in outputs])
+            logits, hidden = map(np.concatenate, zip(*outputs, strict=True))
         results = []
         end = 0
         for rows in texts:
@@ -139,12 +138,12 @@ class CompiledPass:
         """The same as PlainPass.output: calls without texts and layers."""
         x = np.ascontiguousarray(x, np.float32)
         parts = [x[first : first + CHUNK] for first in range(0, len(x), CHUNK)]
-        return np.concatenate([self.run([], range(0), hidden=part).logits for part in parts])
+        return np.concatenate([self.run([], range(0), hidden=part)[0] for part in parts])
 
-    def run(self, call: Sequence[TextRows], layers: range | None = None, hidden=None) -> Outputs:
-        """Make one call of engine.c, for at most CHUNK rows. layers: None for all. hidden [n, n_embd]: the last block's
-        output, which a call without texts is given. Raises ValueError for a token that does not exist, or a text that
-        is too long, as compiled code looks up whatever it is given."""
+    def run(self, call: Sequence[TextRows], layers: range | None = None, hidden=None) -> tuple[np.ndarray, np.ndarray]:
+        """Make one call of engine.c, for at most CHUNK rows -> their logits [n, n_vocab], and the last block's output
+        [n, n_embd], which a call without texts is given as hidden. layers: None for all. Raises ValueError for a token
+        that does not exist, or a text that is too long, as compiled code looks up whatever it is given."""
         for rows, text in zip(call, self.texts, strict=False):
             rows.fill(text)
         if hidden is None:
@@ -162,7 +161,7 @@ class CompiledPass:
         arguments.last_block = address(hidden)
         arguments.logits = address(logits)
         pool.run(arguments, self.n_threads)
-        return Outputs(logits, hidden)
+        return logits, hidden
 
     def layer_seconds(self, n_rows: int, cache: Cache, n_past: int = 0) -> float:
         """The time of one layer for so many rows, another layer in each call, so that no cache of the CPU holds it.

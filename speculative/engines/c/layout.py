@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import re
 from ctypes import c_char_p, c_ssize_t
 
 from speculative.engines.c.library import library
@@ -33,7 +32,7 @@ def fields_of(declarations: str) -> list[tuple[str, type]]:
     """The fields of a struct, in order, with their types: "const float *b; number n_in, n_out;"."""
     fields = []
     for declaration in declarations.split(";")[:-1]:
-        type_name, names = re.fullmatch(r"(?:const )?(\w+) (.+)", declaration.strip()).groups()  # type: ignore[union-attr]
+        type_name, _, names = declaration.strip().removeprefix("const ").partition(" ")
         for field in names.split(", "):
             is_word = type_name == "number" or field.startswith("*")
             fields.append((field.lstrip("*"), c_ssize_t if is_word else struct(type_name)))

@@ -105,16 +105,24 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled forward pass: kept in the cache, or in a temporary folder if that cannot be. None if it cannot be
-    compiled or loaded there either: gpt2.py itself then computes. A line says so."""
+def library() -> ctypes.CDLL:
+    """The compiled forward pass: kept in the cache, or in a temporary folder if that cannot be, which a line says.
+    Raises OSError, RuntimeError or ValueError if it cannot be compiled or loaded there either."""
     try:
         return load(build(cache_home(), "compiling the forward pass, once on this machine ..."))
     except (OSError, RuntimeError, ValueError) as error:  # there is no home; CC has a quote too many
         reason = str(error)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
+        compiled = load(build(Path(folder)))
+    print(f"the compiled forward pass cannot be kept, so each run compiles it: {reason}", file=sys.stderr)
+    return compiled
+
+
+@functools.cache
+def compiles() -> bool:
+    """Return False if there is no library, so that gpt2.py itself computes. A line says so."""
     try:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
-            compiled = load(build(Path(folder)))
+        library()
     except (OSError, RuntimeError, ValueError) as error:
         print(
             f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
@@ -122,9 +130,8 @@ def library() -> ctypes.CDLL | None:
             "helps; until then OPENBLAS_NUM_THREADS=1, for small models",
             file=sys.stderr,
         )
-        return None
-    print(f"the compiled forward pass cannot be kept, so each run compiles it: {reason}", file=sys.stderr)
-    return compiled
+        return False
+    return True
 
 
 def lanes() -> int:
@@ -140,5 +147,5 @@ def c_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
 
 def use_c_crc32c() -> None:
     """Let checkpoints compute their checksums by engine.c, if the library google-crc32c has no C for this system."""
-    if openai.is_slow() and library():
+    if openai.is_slow() and compiles():
         openai.in_c = c_crc32c

@@ -5,7 +5,6 @@ import ctypes
 import threading
 import time
 from queue import SimpleQueue
-from typing import Any
 
 from speculative.engines.c.layout import numbers
 from speculative.engines.c.library import library
@@ -31,7 +30,7 @@ class ThreadPool:
         self.waited_ns = 0
         self.single_until = 0.0  # time.perf_counter()
 
-    def run(self, call: Any, n_threads: int) -> None:
+    def run(self, call: ctypes.Structure, n_threads: int) -> None:
         """Compute a pass: call is engine.c's struct GPT2. Raises ValueError for rows that C refuses."""
         call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
         run_pass = library().run_pass
@@ -55,7 +54,7 @@ class ThreadPool:
         for number in range(1, 1 + min(len(self.workers), n)):
             self.wake.put(number)
 
-    def look_for_cores(self, call: Any) -> None:
+    def look_for_cores(self, call: ctypes.Structure) -> None:
         """On a machine that others use, a thread may wait a whole time slice for a worker: after a while in which the
         first waited longer than it worked, it works alone for a second."""
         self.call_ns += call.call_ns

@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 
@@ -16,7 +15,7 @@ COMPILED = "/jax/compilation_cache/cache_misses"  # of a program that is compile
 events: Counter[str] = Counter()
 
 
-def count(event: str, **details: Any) -> None:
+def count(event: str, **details: object) -> None:
     """Count what JAX tells of its work."""
     events[event] += 1
 

@@ -12,7 +12,7 @@ Its steps are those of speculative/sampling.py. The host reads the tokens of a f
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,33 +30,33 @@ CALLS = 8  # calls of the target before the host reads their tokens
 class State(NamedTuple):
     """The state of the decoding. Every array has one more axis in front, of the prompts that are decoded together."""
 
-    x: Any  # [capacity] tokens; those from n on mean nothing
-    n: Any  # length of the text
-    T: Any  # final length of the text
-    number: Any  # of the prompt, the first being 0
-    draft_cache: Any  # holds x[:n - 2] at least: after a full acceptance, the draft has not read its last token
-    target_cache: Any  # holds x[:n - 1]
+    x: jax.Array  # [capacity] tokens; those from n on mean nothing
+    n: jax.Array  # length of the text
+    T: jax.Array  # final length of the text
+    number: jax.Array  # of the prompt, the first being 0
+    draft_cache: list  # holds x[:n - 2] at least: after a full acceptance, the draft has not read its last token
+    target_cache: list  # holds x[:n - 1]
 
 
 class Output(NamedTuple):
     """The result of a call of the target."""
 
-    tokens: Any  # [K + 1]
-    n_tokens: Any  # number of new tokens: 0 if the text was complete before
-    n: Any  # length of the text with them
-    drafts: Any  # [K]
-    n_allowed: Any  # number of drafts that may be accepted, from the first on
-    alpha: Any  # [K]
-    peaks: Any  # [K + 1], the largest logit of each row
-    draft_peaks: Any  # [K], the same of the draft
+    tokens: jax.Array  # [K + 1]
+    n_tokens: jax.Array  # number of new tokens: 0 if the text was complete before
+    n: jax.Array  # length of the text with them
+    drafts: jax.Array  # [K]
+    n_allowed: jax.Array  # number of drafts that may be accepted, from the first on
+    alpha: jax.Array  # [K]
+    peaks: jax.Array  # [K + 1], the largest logit of each row
+    draft_peaks: jax.Array  # [K], the same of the draft
 
 
 class Drafts(NamedTuple):
     """The drafts of a step."""
 
-    tokens: Any  # [K]
-    p: Any  # [K, n_vocab]
-    peaks: Any  # [K], the largest logit of each row
+    tokens: jax.Array  # [K]
+    p: jax.Array  # [K, n_vocab]
+    peaks: jax.Array  # [K], the largest logit of each row
 
 
 class DeviceDecoder:
@@ -71,8 +71,7 @@ class DeviceDecoder:
         self.params = {role: network.params for role, network in self.networks.items()}
         # The places of all results are fixed, so that they are the same each time and nothing is compiled twice.
         self.by_row = NamedSharding(target.mesh, PartitionSpec("data"))
-        by_row = [self.by_row] * 4
-        state = State(*by_row, draft.cache_sharding(1), target.cache_sharding(1))  # type: ignore[call-arg]
+        state = State._make([*[self.by_row] * 4, draft.cache_sharding(1), target.cache_sharding(1)])
         shardings = state, target.everywhere, target.everywhere
         self.run = jax.jit(self.run_calls, static_argnames="K", donate_argnames="state", out_shardings=shardings)
         self.prefill = {}

@@ -4,27 +4,27 @@ gpt2.py is loaded a second time, with its `np` set to jax.numpy. Only its attent
 always the capacity of the cache, and the positions make the mask.
 """
 
-import importlib.util
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from importlib.machinery import SourceFileLoader
+from types import ModuleType, SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from speculative.blog import gpt2 as plain_gpt2
 from speculative.engines.plain import with_activation
 from speculative.engines.vocabulary import to_draft, to_target
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
 
-spec = importlib.util.find_spec("speculative.blog.gpt2")
-gpt2 = importlib.util.module_from_spec(spec)  # a second copy of gpt2.py,
-spec.loader.exec_module(gpt2)
+gpt2 = ModuleType(plain_gpt2.__name__)  # a second copy of gpt2.py,
+SourceFileLoader(gpt2.__name__, plain_gpt2.__file__).exec_module(gpt2)
 gpt2.np = jnp  # type: ignore[attr-defined]  # in which np is jax.numpy
 
 
@@ -33,11 +33,11 @@ gpt2.np = jnp  # type: ignore[attr-defined]  # in which np is jax.numpy
 class Matrix:
     """A weight in any format that JAX takes: multiplied in dtype, summed in float32. The product is float32."""
 
-    w: Any  # [n_in, ...]
-    scale: Any  # [...], of the output channels, or None; wte's [n_vocab] are those of its transpose
-    dtype: Any
-    of_input: Any  # the sharding of the factor; None leaves it to the compiler
-    of_output: Any  # that of the product
+    w: jax.Array  # [n_in, ...]
+    scale: jax.Array | None  # [...], of the output channels; wte's [n_vocab] are those of its transpose
+    dtype: np.dtype
+    of_input: NamedSharding | None  # of the factor; None leaves it to the compiler
+    of_output: NamedSharding | None  # that of the product
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, ...]
         x = constrain(x, self.of_input).astype(self.dtype)
@@ -71,8 +71,8 @@ class DeviceNetwork:
     params: dict  # those of gpt2(), with a Matrix for wte and for each w
     hparams: dict
     n_head: int  # as computed: on several devices there may be a few more, which always give 0
-    dtype: Any  # of the factors of the weights, and of the cache
-    mesh: Any  # the devices
+    dtype: np.dtype  # of the factors of the weights, and of the cache
+    mesh: Mesh  # the devices
     split: bool  # whether it is split over them, or each has all of it
     least: int = 1  # the number of rows that a call computes at least, at most SMALL
 
@@ -103,7 +103,7 @@ class DeviceNetwork:
         if "vocabulary_map" in self.hparams:
             tokens = to_draft(tokens, self.hparams["vocabulary_map"], jnp)
         wpe = params["wpe"][jnp.minimum(positions, self.hparams["n_ctx"] - 1)]  # [n_rows, n_embd]
-        activation = ACTIVATIONS.get(self.hparams.get("activation_function"), gpt2.gelu)
+        activation = ACTIVATIONS.get(self.hparams.get("activation_function", "gelu_new"), gpt2.gelu)
         updated: list[tuple] = []
         attends = [partial(attend, positions, updated, *layer) for layer in cache]
         # At their default precision, GPUs round float32 factors to 10 bits.

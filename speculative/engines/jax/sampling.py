@@ -7,7 +7,7 @@ little, all of them for much, and a random number of 23 bits never draws a token
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,9 +110,9 @@ def sample(p, key, temperature: float = 1.0):  # [n_vocab], need not sum to 1 ->
 class Accepted(NamedTuple):
     """The verdict of a rule on a window of K drafts, of which the first k may be accepted."""
 
-    n: Any  # number of drafts that are accepted
-    rest: Any  # [n_vocab], the distribution of the token after them, not normalised
-    alpha: Any  # [K], the chance that one more draft is accepted at each place
+    n: jax.Array  # number of drafts that are accepted
+    rest: jax.Array  # [n_vocab], the distribution of the token after them, not normalised
+    alpha: jax.Array  # [K], the chance that one more draft is accepted at each place
 
 
 def of_drafts(rows, drafts):  # [K or K + 1, n_vocab], [K] -> [K]

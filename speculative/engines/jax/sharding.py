@@ -77,7 +77,7 @@ def check_widths(hparams: dict, n_devices: int) -> None:
             raise UserError(Option("mesh"), f" {n_devices} cannot split a width of {width}: take a divisor of it")
 
 
-def least_rows(on_cpu: bool, computed: Any) -> int:
+def least_rows(on_cpu: bool, computed: np.dtype) -> int:
     """Return the number of rows that a call should compute at least.
 
     On a GPU, XLA multiplies a single row as a vector, by more kernels. Eight rows of float32 take less time than two,
