@@ -43,6 +43,10 @@ def read_options(given: Mapping[str, object]) -> Options:
     """{option: its value, or the text that was typed} -> the options. Raises UserError,
     also for files that cannot be written."""
     o = make_options(Options, dict(given))
+    if given.get("seed") == "random":
+        if process(o.engine)[1] > 1:
+            raise UserError("--seed random would be another number in each process: give all of them the same number")
+        print(f"drawn: --seed {o.seed}, with which the run can be repeated", file=sys.stderr)
     for library, extra in EXTRAS.items():  # an extra is named as the option that needs it
         if getattr(o, extra, None) not in (None, False) and not find_spec(library):
             raise UserError(f"--{extra} needs more libraries: {install(extra)}")  # before any work begins

@@ -34,6 +34,7 @@ CHOICES = {
     "accept": ["token", "block", "lenient:0.5", "typical:0.1"],
     "only": ["autoregressive", "speculative"],
     "stop": ["<|endoftext|>"],
+    "seed": ["random"],
     "tree": ["2,2,1"],
 }
 LIVE = [name for name, f in FIELDS.items() if f.metadata.get("live")]  # options that a session can change

@@ -15,7 +15,7 @@ from speculative.report.words import duration, times
 from speculative.run.options import Options
 from speculative.run.session import Session
 from speculative.support.files import say_written, write_json, write_text
-from speculative.support.terminal import PRINTABLE
+from speculative.support.terminal import PRINTABLE, one_line
 
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
 
@@ -52,6 +52,7 @@ def show_ending(record: RunRecord) -> None:
     show_lines(ending.lines(record, ending.CAME))
     show_lines(ending.lines(record, ending.WHY))
     if o.verbose:
+        show_prompt(record)
         show_iterations(record)
         show_figures(record)
     if o.json:
@@ -82,6 +83,14 @@ def show_legend(record: RunRecord) -> None:
 
 
 # ---- The tables of --verbose -----------------------------------------------------------------------------------------
+
+
+def show_prompt(record: RunRecord) -> None:
+    """Print each token of the first prompt, its id and its text."""
+    rows = []
+    for number, token in enumerate(record.prompts[0].tokens, start=1):
+        rows.append([str(number), str(token), f"'{one_line(record.vocabulary[token])}'"])
+    show_table(("#", "id", "prompt"), rows)
 
 
 def show_iterations(record: RunRecord) -> None:

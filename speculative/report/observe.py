@@ -75,7 +75,7 @@ def make_record(
         figures=run_figures(session, inputs, decoders),
         difference=difference(session, inputs, records),
         blog_text=first_unlike_the_blogs(session, inputs, records[0].tokens),
-        vocabulary=vocabulary(records, session.encoder),
+        vocabulary=vocabulary(inputs, records, session.encoder),
         packable=packable(session),
     )
 
@@ -177,9 +177,10 @@ def first_unlike_the_blogs(session: Session, inputs: Texts, texts: Texts) -> int
     return 0 if n_equal == len(blogs) else n_equal + 1
 
 
-def vocabulary(records: Sequence[DecoderRecord], encoder: Encoder) -> dict[int, str]:
-    """Return the texts of the tokens that a page shows beside the text: as bytes, \\xNN if a part of a character."""
-    tokens: set[int] = set()
+def vocabulary(inputs: Texts, records: Sequence[DecoderRecord], encoder: Encoder) -> dict[int, str]:
+    """Return the texts of the tokens of all prompts, and of those that a page shows beside the text: as bytes, \\xNN if
+    a part of a character."""
+    tokens: set[int] = set().union(*inputs)
     for record in records:
         tokens.update(*map(tokens_beside, record.steps))
     return {token: encoder.to_bytes([token]).decode("utf-8", "backslashreplace") for token in sorted(tokens)}

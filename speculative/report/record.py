@@ -254,7 +254,7 @@ class RunRecord:
     figures: Figures | None  # see below; of the speculative decode
     difference: Difference | None  # of two greedy texts that differ: its `text`, and whether it `is_defect`
     blog_text: int | None  # in the blog's run: the number of the first token that is not the blog's, or 0
-    vocabulary: dict[int, str]  # {token: its text} for `details`; parts of a character are `\xNN`
+    vocabulary: dict[int, str]  # {token: its text} of prompts and `details`; parts of a character are `\xNN`
     packable: PackSaves | None = None  # what --pack would save, unless it is little
 
     @property

@@ -17,6 +17,7 @@ from speculative.run.values import (
     as_Ks,
     as_not_negative,
     as_port,
+    as_seed,
     as_share,
     as_source,
     as_stops,
@@ -66,8 +67,8 @@ class ModelOptions:
         "tokens drafted at a time; auto: chosen by measured acceptance and cost", group=BLOG, short="K", live=True)
     temperature: float = option(0.0, as_not_negative, "X",
         "0 is greedy; 1 is the target's own distribution", group=BLOG, short="t", live=True)
-    seed: int = option(123, whole(0), "N",
-        "random seed, the same for both decoders", group=BLOG, short="s", live=True)
+    seed: int = option(123, as_seed, "N|random",
+        "random seed, the same for both decoders; random: drawn and printed", group=BLOG, short="s", live=True)
     demo: bool = switch(
         "decode with the bundled pair of tiny models, offline", group=TEXT)
     stop: str | tuple[str, ...] | None = option(None, as_stops, "TEXT",
@@ -135,7 +136,7 @@ class Options(ModelOptions):
     text: bool = switch(
         "print only the generated text, of one decoder: for pipes", group=SHOWN)
     verbose: bool = switch(
-        "also print every iteration, and every figure with its formula", group=SHOWN, live=True)
+        "also print the prompt's tokens, every iteration, and every figure with its formula", group=SHOWN, live=True)
     stream: bool = switch(
         "print the text as it is decoded, as at a terminal", group=SHOWN, live=True)
     json: str | None = option(None, checked_path, "FILE",

@@ -6,6 +6,7 @@ A check takes a value, or the text that was typed, and returns the value. It rai
 import contextlib
 import math
 import re
+import secrets
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from operator import mul
@@ -91,6 +92,11 @@ def number(must_be: str, allowed: Callable) -> Callable:
 
 as_not_negative = number("a number of at least 0", lambda value: value >= 0)
 as_share = number(f"a number above 0 and at most 1{OFF}", lambda value: 0 < value <= 1)
+
+
+def as_seed(value: Any) -> int:
+    """A seed. "random" stands for one that is drawn now."""
+    return secrets.randbelow(10**9) if value == "random" else whole(0, more=", or random")(value)
 
 
 def one_of(*names: str) -> Callable:

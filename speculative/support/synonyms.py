@@ -13,6 +13,7 @@ OPTIONS = {  # an option -> its names elsewhere
     "draft_model_size": "draft_model md model_draft assistant_model draft",
     "temperature": "temp T t greedy",
     "quiet": "no_stream",
+    "verbose": "verbose_prompt v",
     "seed": "s",
     "prompt": "input p",
     "prompt_file": "file f",

@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from tiny import ROOT, refusal
+from tiny import ROOT, refusal, tokens_of
 
 from speculative.run.decode import DECODERS
 from speculative.support.files import check_outputs, standard_output, write_text
@@ -116,6 +116,19 @@ def test_dev_stdout_is_standard_output():
 def test_with_text_nothing_but_the_generated_text_is_printed(name, command, pair):
     text = "".join(step.text for step in pair.decode(name, ["It was"], 20))
     assert command("--demo", "--text", f"--only={name}", "-n=20", "It was") == (0, text, "")
+
+
+def test_a_seed_that_was_drawn_is_printed_and_written_and_gives_the_text_again(command, tmp_path):
+    words = ("--demo", "-n=12", "--temperature=1", "--quiet", f"--json={tmp_path / 'run.json'}")
+    status, _, said = command(*words, "--seed=random")
+    document = json.loads((tmp_path / "run.json").read_text())
+    seed = document["options"]["seed"]
+    assert (status, said) == (0, f"drawn: --seed {seed}, with which the run can be repeated\n")
+    command(*words, f"--seed={seed}")
+    again = json.loads((tmp_path / "run.json").read_text())
+    assert tokens_of(again) == tokens_of(document)
+    command(*words, "--seed=random")
+    assert tokens_of(json.loads((tmp_path / "run.json").read_text())) != tokens_of(document)
 
 
 def test_the_autoregressive_decode_alone_is_written_as_json(command, tmp_path):
