@@ -29,8 +29,7 @@ from speculative.checkpoints.weights import read_all
 from speculative.engines.c import engine
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import packer
-from speculative.engines.formats import FORMATS
-from speculative.engines.parameters import n_bytes
+from speculative.engines.formats import FORMATS, n_bytes
 from speculative.engines.system import lines, n_cores
 
 ROWS = (1, 5, 9, 17, 33)

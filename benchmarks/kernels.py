@@ -23,8 +23,7 @@ from speculative.checkpoints.weights import read_all
 from speculative.engines.c import packing
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.forward import CompiledPass
-from speculative.engines.formats import FORMATS
-from speculative.engines.parameters import n_bytes
+from speculative.engines.formats import FORMATS, n_bytes
 from speculative.engines.plain import PlainPass
 
 ROWS = (1, 5, 9, 17)

@@ -23,7 +23,7 @@ from speculative.engines import contract, model, network
 from speculative.engines.c.engine import CEngine
 from speculative.lookahead import learned
 from speculative.report import measuring, turns
-from speculative.run import times
+from speculative.run import steps
 from speculative.run.options import DEMO
 from speculative.support.errors import guarded
 from speculative.verify import sampled
@@ -91,7 +91,7 @@ def clock(repeating, monkeypatch):
     clock = Clock()
     monkeypatch.setattr(CEngine, "window_seconds", contract.Engine.window_seconds)  # which feeds the network
     monkeypatch.setattr(CEngine, "words", lambda engine: "C (AVX2), 2 threads")  # lines wrap alike on every machine
-    for module in (contract, learned, model, sampled, measuring, times):
+    for module in (contract, learned, model, sampled, measuring, steps):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)

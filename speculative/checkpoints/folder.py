@@ -45,8 +45,7 @@ from speculative.checkpoints.official import (
 from speculative.checkpoints.padded import Padding
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.checkpoints.weights import PaddedWeights, StoredWeights, Weights, read_all
-from speculative.support.errors import UserError
-from speculative.support.synonyms import MODELS, meant
+from speculative.support.errors import MODELS, UserError, meant
 
 
 @dataclass

@@ -10,9 +10,18 @@ import sys
 from typing import Any
 
 from speculative.blog.encoder import CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
-from speculative.checkpoints.added_tokens import AddedTokens, added_tokens, end_tokens, text_of, tokens_to_add
 from speculative.checkpoints.disk import bad_file, other_file
-from speculative.checkpoints.tokenizer_files import TokenizerFiles, check_model, from_vocab_and_merges, read_files
+from speculative.checkpoints.tokenizer_files import (
+    AddedTokens,
+    TokenizerFiles,
+    added_tokens,
+    check_model,
+    end_tokens,
+    from_vocab_and_merges,
+    read_files,
+    text_of,
+    tokens_to_add,
+)
 from speculative.support.errors import UserError, first_line
 from speculative.support.panics import without_panic
 from speculative.support.terminal import one_line

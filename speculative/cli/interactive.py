@@ -2,14 +2,15 @@
 
 import contextlib
 import io
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
-from speculative.cli.help import SESSION_COMMANDS, session_help, value_in_words
-from speculative.cli.line_editor import editing
+from speculative.cli.help import CHOICES, LIVE, SESSION_COMMANDS, session_help, value_in_words
 from speculative.cli.outcome import show_ending
 from speculative.cli.words import DASHES, SWITCHES, Given
 from speculative.report.record import RunRecord
@@ -17,6 +18,7 @@ from speculative.run.options import FIELDS, SHORT, Options
 from speculative.run.session import Session
 from speculative.run.values import without_escapes
 from speculative.support.errors import Option, UserError, naming_options
+from speculative.support.files import cache_home
 from speculative.support.terminal import one_line
 
 WELCOME = """
@@ -27,6 +29,74 @@ Ctrl-C ends a decode, Ctrl-D the session."""
 
 # decode(session, prompts) prints -> the record of the run, None with --quiet
 Decode = Callable[[Session[Options], list[str]], RunRecord | None]
+
+
+# ---- Editing a line --------------------------------------------------------------------------------------------------
+
+
+MOST_LINES = 1000  # of the history
+SLASH_WORDS = [f"/{name}" for name in LIVE]  # as they are typed
+SLASH_WORDS += [name for name in SESSION_COMMANDS if len(name) > 1 and name.startswith("/")]
+
+
+@contextlib.contextmanager
+def editing() -> Iterator:
+    """Read lines with Tab and a history while the body of the `with` runs. Without readline, as on Windows, without."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    words: list[str] = []  # the completions of the word that is being typed
+
+    def complete(word: str, number: int) -> str | None:
+        if number == 0:
+            words[:] = completions(readline.get_line_buffer()[: readline.get_begidx()], word)
+        return words[number] if number < len(words) else None
+
+    readline.set_completer_delims(" =")
+    readline.set_completer(complete)
+    is_libedit = "libedit" in (readline.__doc__ or "")  # of macOS
+    readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
+    readline.set_history_length(MOST_LINES)
+    file = history_file()
+    if not file:
+        yield
+        return
+    with contextlib.suppress(OSError):  # without a file that can be read or written, there is no history
+        readline.read_history_file(file)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(file)
+
+
+def completions(before: str, word: str) -> Sequence[str]:
+    """Return what a word can become. before: the line up to it."""
+    words = before.split()
+    if word.startswith("/"):
+        typed = SLASH_WORDS
+    elif words and words[-1].startswith("/"):
+        name = words[-1].removeprefix("/")
+        typed = ["on", "off"] if name in SWITCHES else CHOICES.get(name, [])
+    else:
+        typed = []
+    return [f"{name} " for name in typed if name.startswith(word)]
+
+
+def history_file() -> Path | None:
+    """Return the file of earlier lines; None if HISTFILE is empty, which turns a shell's history off, too, or if there
+    is no home."""
+    if os.environ.get("HISTFILE") == "":
+        return None
+    with contextlib.suppress(RuntimeError):
+        return cache_home() / "session_history"
+    return None
+
+
+# ---- The conversation ------------------------------------------------------------------------------------------------
 
 
 @dataclass

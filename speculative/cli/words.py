@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from speculative.run.options import FIELDS, SHORT
 from speculative.run.values import SWITCH, as_switch, without_escapes
-from speculative.support.errors import Option, UserError, did_you_mean
-from speculative.support.synonyms import OPTIONS, unknown_option
+from speculative.support.errors import OPTIONS, Option, UserError, did_you_mean, unknown_option
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is as_switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value

@@ -28,7 +28,7 @@ class DrafterSpec:
     tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
     # n_vocab -> draft(x, k, go_on), if drafts depend on x alone: predictions then ask it again about a decoded text
     by_text: Callable | None = None
-    scale: float = 0.6  # how far its margins are usually off: the s of acceptance.py to begin with
+    scale: float = 0.6  # how far its margins are usually off: the s of learned.py to begin with
 
     # What it drafts with.
     role: str = ""  # in Context.models: "draft", the format of a copy such as "int8", or its own name; "" if none

@@ -1,5 +1,5 @@
 """A user's functions, given to load_pair or session.changed: drafter=draft, draft(x, k) -> (tokens, p), and
-accept=rule, rule(proposal, q, rng) -> tokens. (run/function.py has the target.) A drafter may return a Proposal, and
+accept=rule, rule(proposal, q, rng) -> tokens. (run/load.py has the target.) A drafter may return a Proposal, and
 take go_on as a third parameter: see drafters/model.py."""
 
 import inspect

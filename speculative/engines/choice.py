@@ -15,7 +15,7 @@ def choose(name: str) -> str:
     if nothing compiles engine.c, which compiles() says in a line. JAX first joins other processes. Raises UserError."""
     if name in ("jax", "auto"):
         try:
-            from speculative.engines.jax.processes import accelerator, start_processes
+            from speculative.engines.jax.compilation import accelerator, start_processes
 
             start_processes()
             if name == "jax" or accelerator():

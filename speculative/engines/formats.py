@@ -7,7 +7,8 @@ in the help of --dtype.
 """
 
 import math
-from collections.abc import Callable
+import mmap
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,3 +180,30 @@ def model_bytes(dtype: str, shapes: Shapes) -> int:
         else:
             total += 4 * math.prod(shape)
     return total
+
+
+# ---- The parameters of a network -------------------------------------------------------------------------------------
+
+
+def leaves(params) -> Iterator:
+    """Yield every array and packed weight in a nested dict of parameters."""
+    if hasattr(params, "nbytes"):
+        yield params
+        return
+    for part in params.values() if isinstance(params, dict) else params:
+        yield from leaves(part)
+
+
+def is_mapped(params) -> bool:
+    """Return True if some weights lie in a file that is mapped."""
+    for leaf in leaves(params):
+        memory = getattr(leaf, "tiles", leaf)
+        while isinstance(memory, np.ndarray):
+            memory = memory.base
+        if isinstance(memory, memoryview) and isinstance(memory.obj, mmap.mmap):
+            return True
+    return False
+
+
+def n_bytes(params) -> int:
+    return sum(leaf.nbytes for leaf in leaves(params))

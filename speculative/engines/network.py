@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.engines.parameters import n_bytes
+from speculative.engines.formats import n_bytes
 from speculative.engines.plain import Outputs, PlainPass
 from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError

@@ -1,1 +1,1 @@
-"""K that chooses itself: auto.py decides, learned.py remembers, acceptance.py and costs.py estimate."""
+"""K that chooses itself: auto.py decides, learned.py remembers, and it and costs.py estimate."""

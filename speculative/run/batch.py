@@ -20,8 +20,7 @@ from speculative.engines.network import LOCK, CachedNetwork
 from speculative.engines.plain import Outputs
 from speculative.run.decode import Ids, Loaded, Setup, Text, new_loop, new_models
 from speculative.run.explain import Observer
-from speculative.run.steps import TextStep
-from speculative.run.times import Times
+from speculative.run.steps import TextStep, Times
 from speculative.sampling import Step
 from speculative.support.errors import UserError
 

@@ -26,8 +26,7 @@ from speculative.lookahead.learned import K_MAX, Learned
 from speculative.rules import TOKEN
 from speculative.run.explain import Observer
 from speculative.run.plan import Plan
-from speculative.run.steps import TextStep, origins_of
-from speculative.run.times import Times
+from speculative.run.steps import TextStep, Times, origins_of
 from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
 from speculative.trees import Tree, TreeAdapter, path_of
 

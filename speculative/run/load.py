@@ -15,24 +15,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple
 
+import numpy as np
+
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints.disk import FilesInUse
 from speculative.checkpoints.folder import Checkpoint, find_checkpoint
 from speculative.checkpoints.shapes import checkpoint_shapes, nested, parameter_count
 from speculative.checkpoints.weights import by_threads
-from speculative.drafters.user import NO_FUNCTIONS, Functions
+from speculative.drafters.user import NO_FUNCTIONS, Functions, check_parameters
 from speculative.engines import memory
 from speculative.engines.c.library import use_c_crc32c
 from speculative.engines.choice import make_engine
 from speculative.engines.contract import Engine
-from speculative.engines.formats import FORMATS, model_bytes
+from speculative.engines.formats import FORMATS, is_mapped, model_bytes
 from speculative.engines.network import CachedNetwork, Network
-from speculative.engines.parameters import is_mapped
 from speculative.engines.vocabulary import map_vocabulary
-from speculative.run.function import function_network
 from speculative.run.options import AnyOptions, ModelOptions
 from speculative.run.plan import Plan, make_plan, wanted_models
 from speculative.run.prompts import PromptReader
+from speculative.sampling import as_distributions
 from speculative.support.errors import Option, UserError
 from speculative.support.files import size_of
 from speculative.support.progress import working
@@ -350,3 +351,24 @@ def copy_fits(models: Models) -> bool:
     except UserError:
         return False
     return True
+
+
+# ---- A user's function in the place of the target --------------------------------------------------------------------
+
+
+def function_network(function: Callable, n_vocab: int, name: str) -> Network:
+    """Return the logarithms of a function's distributions as a network: temperature and filters apply to them as to
+    logits. function(x, n_last) -> [n_last or more, n_vocab]. name: of the function, in messages."""
+    check_parameters(function, "model(x, n_last)")
+
+    def log_rows(x, n_last=1):  # [n] -> [n_last, n_vocab]
+        """Call the function. Raises UserError if it does not return distributions over the vocabulary."""
+        returned = function(np.array(x), n_last)  # a copy, as it may change x
+        rows = as_distributions(returned, n_last)  # [n_last, n_vocab]
+        n_returned = rows.shape[1]
+        if n_returned != n_vocab:
+            raise UserError(f"{name} returned rows of {n_returned} tokens, and the encoder has {n_vocab}")
+        with np.errstate(divide="ignore"):
+            return np.log(rows, dtype=np.float32)
+
+    return Network(log_rows)

@@ -28,8 +28,7 @@ from speculative.run.values import (
     one_of,
     whole,
 )
-from speculative.support.errors import Option, UserError
-from speculative.support.synonyms import unknown_option
+from speculative.support.errors import Option, UserError, unknown_option
 
 
 def option(default: Any, check: Callable, takes: str, help: str, **more: Any) -> Any:

@@ -11,8 +11,7 @@ import time
 import pytest
 from tiny import ROOT, refusal
 
-from speculative.cli.interactive import interact
-from speculative.cli.line_editor import completions, history_file
+from speculative.cli.interactive import completions, history_file, interact
 from speculative.run.options import FIELDS
 
 pytest.importorskip("readline")

@@ -27,7 +27,7 @@ from speculative.engines.plain import ACTIVATIONS, PlainPass
 if not library.compiles():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
-from speculative.engines.c import forward, layout, threads
+from speculative.engines.c import forward, threads
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.forward import CompiledPass
 
@@ -202,7 +202,7 @@ MISTAKES = {
     "a part's mask": ("forward:parts_of", "rows.sees[first:end]", "rows.sees"),
     "another text's last block": ("forward:CompiledPass.together", "hidden[first:end]))", "hidden[: end - first]))"),
     "rows in the wrong order": ("forward:calls_of", "    yield call\n", "    yield call[::-1]\n"),
-    "no biases": ("weights:Memory.linear", "0 if b is None else self.floats(b)", "0"),
+    "no biases": ("arguments:Memory.linear", "0 if b is None else self.floats(b)", "0"),
     "one cache for all texts": (
         "forward:CompiledPass.new_cache",
         "return Cache(self.hparams)",
@@ -282,9 +282,9 @@ def test_float32_is_multiplied_as_in_plain_c(mistake, tmp_path, monkeypatch):
 
 
 def test_a_struct_has_words_only():
-    assert layout.fields_of("const float *b, *g; number n;") == [(name, ctypes.c_ssize_t) for name in ("b", "g", "n")]
+    assert library.fields_of("const float *b, *g; number n;") == [(name, ctypes.c_ssize_t) for name in ("b", "g", "n")]
     with pytest.raises(AttributeError, match="layout_of_int"):
-        layout.fields_of("int n;")
+        library.fields_of("int n;")
 
 
 @pytest.mark.parametrize("n_rows", [1, 119, 120, 121, N_CTX])
@@ -317,12 +317,12 @@ STRUCTS = ["Linear", "Norm", "Attn", "Mlp", "Block", "Scratch", "Text", "GPT2"]
 @pytest.mark.parametrize("name", STRUCTS)
 def test_python_fills_the_structs_that_c_reads(name):
     size = getattr(library.library(), f"size_of_{name}")()
-    assert ctypes.sizeof(layout.struct(name)) == size
+    assert ctypes.sizeof(library.struct(name)) == size
 
 
 def test_every_format_and_activation_has_a_number_in_c():
-    assert {*layout.numbers("format")} == {*FORMATS}
-    assert {*layout.numbers("activation")} == {*ACTIVATIONS}
+    assert {*library.numbers("format")} == {*FORMATS}
+    assert {*library.numbers("activation")} == {*ACTIVATIONS}
 
 
 def test_checksums_are_those_of_google_crc32c():

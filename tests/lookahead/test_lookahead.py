@@ -11,9 +11,8 @@ import pytest
 from tiny import decoded, plant
 
 from speculative.drafters import DRAFTERS
-from speculative.lookahead.acceptance import Acceptance
 from speculative.lookahead.auto import AutoDrafter, Stopping
-from speculative.lookahead.learned import K_MAX, Learned
+from speculative.lookahead.learned import K_MAX, Acceptance, Learned
 from speculative.report.simulate import Clock, KnownText, Prices, Simulation
 from speculative.run.cost_timer import CostTimer
 from speculative.sampling import NOTHING, speculative_sampling
@@ -278,10 +277,10 @@ IN_BETWEEN = partial(close_to_the_best, right=accepted_with(0.8), row=0.04)
 DEAR_ROWS = partial(close_to_the_best, right=accepted_with(0.3), row=0.75)
 PLANTED = [
     # (check, where, what stands there, what stands there by mistake)
-    (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
-    (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
-    (learns_from_margins, "lookahead.acceptance:Acceptance.preferred", "-margin", "-1"),
-    (learns_from_margins, "lookahead.acceptance:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
+    (learns_from_margins, "lookahead.learned:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
+    (learns_from_margins, "lookahead.learned:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
+    (learns_from_margins, "lookahead.learned:Acceptance.preferred", "-margin", "-1"),
+    (learns_from_margins, "lookahead.learned:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
     (IN_BETWEEN, "lookahead.auto:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
     (DEAR_ROWS, "lookahead.auto:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
     (DEAR_ROWS, "lookahead.auto:Stopping.pays", "self.stats.acceptance.share * ", ""),

@@ -11,7 +11,7 @@ from tiny import ROOT, python, refusal
 from speculative import UserError
 from speculative.checkpoints.disk import Note
 from speculative.cli.command import choose_prompts
-from speculative.cli.line_editor import history_file
+from speculative.cli.interactive import history_file
 from speculative.run.options import Options
 from speculative.support import files
 from speculative.support.terminal import PRINTABLE

@@ -37,7 +37,7 @@ from speculative.report.simulate import KnownText, Prices, Simulation
 from speculative.report.tables import figure_rows, grid
 from speculative.report.turns import median_run, timed_turns
 from speculative.rules import TOKEN
-from speculative.run import times
+from speculative.run import steps as steps_of_run
 from speculative.run.batch import decode_together
 from speculative.run.decode import DECODERS
 from speculative.run.options import FIELDS
@@ -496,7 +496,7 @@ def test_origins(step, expected):
 def test_steps_of_a_loop_on_a_device_have_its_mean_times_and_the_last_one_the_rest(monkeypatch):
     """The loop makes eight calls in ten seconds, and the third completes the stop text."""
     clock = Clock()
-    monkeypatch.setattr(times, "time", clock)
+    monkeypatch.setattr(steps_of_run, "time", clock)
     encoder = encoder_of("the", " end")
     log = deque()
 

@@ -25,7 +25,7 @@ from speculative import UserError, load_pair
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import compiles
 from speculative.run import batch
-from speculative.run.times import Times
+from speculative.run.steps import Times
 
 # ---- Texts -----------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ import random
 from tiny import ROOT
 
 from encoder import END_OF_TEXT
-from speculative.checkpoints.added_tokens import FLAGS
 from speculative.checkpoints.tokenizer import BYTE_LEVEL
+from speculative.checkpoints.tokenizer_files import FLAGS
 
 # Text that walks every branch of the pattern more often than random characters do.
 PIECES = ["'s", "'LL", "'", " ", "  ", "\t", "\n", "\r\n", "\x00", "\x1c", "\x85", "\xa0", "\u3000", "\ufeff"]

@@ -19,7 +19,7 @@ static const struct { int64_t inputs, bytes, scale_bytes, words; } formats[] = {
 const char *format_names(void) { return FORMATS(NAME); }  // in the order of their numbers
 const char *activation_names(void) { return ACTIVATIONS(NAME); }
 
-// Python fills these structs by the names in their declarations, which it asks for: layout.py.
+// Python fills these structs by the names in their declarations, which it asks for: library.py.
 typedef intptr_t number;  // as large as an address
 #define STRUCT(name, ...) \
   typedef struct { __VA_ARGS__ } name; \

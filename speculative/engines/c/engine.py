@@ -9,9 +9,9 @@ from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, packer
 from speculative.engines.contract import Engine
+from speculative.engines.formats import n_bytes
 from speculative.engines.memory import SAVING
 from speculative.engines.network import LOCK, CachedNetwork, Network
-from speculative.engines.parameters import n_bytes
 from speculative.engines.system import n_cores
 from speculative.support.errors import UserError
 

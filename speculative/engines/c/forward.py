@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.engines.c.cache import Cache
-from speculative.engines.c.layout import numbers, struct
-from speculative.engines.c.library import lanes, library
+from speculative.engines.c.arguments import Cache, Memory, address
+from speculative.engines.c.library import lanes, library, numbers, struct
 from speculative.engines.c.packing import aligned
 from speculative.engines.c.threads import pool
-from speculative.engines.c.weights import Memory, address
 from speculative.engines.formats import BLOCK
 from speculative.engines.plain import Outputs
 

@@ -1,7 +1,7 @@
 """engine.c as a library: compiled at its first use, in a second or two, and kept for this user.
 
 The file's name holds a hash of the source, the flags and the CPU. Two first starts at once, or one that is killed,
-leave a whole file or none.
+leave a whole file or none. engine.c itself declares its structs and tables: so what Python fills is what C reads.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from ctypes import c_char_p, c_int64, c_uint32, c_void_p
+from ctypes import c_char_p, c_int64, c_ssize_t, c_uint32, c_void_p
 from itertools import product
 from pathlib import Path
 
@@ -149,3 +149,38 @@ def use_c_crc32c() -> None:
     """Let checkpoints compute their checksums by engine.c, if the library google-crc32c has no C for this system."""
     if openai.is_slow() and compiles():
         openai.in_c = c_crc32c
+
+
+# ---- engine.c's structs and tables, by its own declarations ----------------------------------------------------------
+
+
+def declared(name: str) -> str:
+    """The text that this function of engine.c returns."""
+    function = getattr(library(), name)
+    function.restype = c_char_p
+    return function().decode()
+
+
+@functools.cache
+def numbers(table: str) -> dict[str, int]:
+    """{name: its number} of engine.c's table "format", "activation" or "result"."""
+    names = declared(f"{table}_names").split()
+    return {name: number for number, name in enumerate(names)}
+
+
+@functools.cache
+def struct(name: str) -> type[ctypes.Structure]:
+    """The struct of this name in engine.c. Its fields are numbers and addresses, which are words of the same size, or
+    structs of such words."""
+    return type(name, (ctypes.Structure,), {"_fields_": fields_of(declared(f"layout_of_{name}"))})
+
+
+def fields_of(declarations: str) -> list[tuple[str, type]]:
+    """The fields of a struct, in order, with their types: "const float *b; number n_in, n_out;"."""
+    fields = []
+    for declaration in declarations.split(";")[:-1]:
+        type_name, _, names = declaration.strip().removeprefix("const ").partition(" ")
+        for field in names.split(", "):
+            is_word = type_name == "number" or field.startswith("*")
+            fields.append((field.lstrip("*"), c_ssize_t if is_word else struct(type_name)))
+    return fields

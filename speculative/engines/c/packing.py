@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.checkpoints.shapes import Shape
-from speculative.engines.c.layout import numbers
-from speculative.engines.c.library import lanes, library
+from speculative.engines.c.library import lanes, library, numbers
 from speculative.engines.formats import Format, converter
 
 

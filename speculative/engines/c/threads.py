@@ -6,8 +6,7 @@ import threading
 import time
 from queue import SimpleQueue
 
-from speculative.engines.c.layout import numbers
-from speculative.engines.c.library import library
+from speculative.engines.c.library import library, numbers
 
 REFUSALS = {  # by the name of a pass's result in engine.c
     "no_such_token": "a token was asked for that does not exist",

@@ -3,9 +3,9 @@
 forward, model    gpt2.py with jax.numpy in NumPy's place; a network on the device, with its cache
 sampling          filters, draws and rules of acceptance, for arrays on the device
 device_decoder    both algorithms as one compiled loop
-device_loops      the decoders of a session: compiling, running, and the steps that the host reads
-derived_times     the times of calls inside a compiled loop
-sharding, processes, compilation   several devices, several processes, the cache of programs
+device_loops      the decoders of a session: compiling, running, the times of calls, the steps that the host reads
+sharding          several devices
+compilation       the cache of programs; several processes
 engine            what the contract asks
 """
 

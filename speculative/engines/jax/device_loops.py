@@ -1,6 +1,7 @@
 """The decoders of a session as compiled loops."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,16 +10,66 @@ import numpy as np
 
 from speculative.engines.contract import PlacedStep
 from speculative.engines.jax.compilation import compiling
-from speculative.engines.jax.derived_times import DerivedTimes, Prefill
 from speculative.engines.jax.device_decoder import CALLS, DeviceDecoder, Output, State
 from speculative.engines.jax.forward import power_of_two
 from speculative.engines.jax.model import SMALL
-from speculative.engines.model import new_log
+from speculative.engines.model import Call, new_log
 from speculative.engines.network import check_finite
 from speculative.sampling import Proposal, Step
 
 MULTIPLE = 64  # tokens: a capacity is a multiple of it, so that texts of similar length share a program
 N_TIMED = 8  # calls of each kind that are timed before a decode: as many in each of several processes
+
+
+# ---- Times of calls inside a loop on the device ----------------------------------------------------------------------
+
+
+class Prefill(NamedTuple):
+    """Seconds in which each model read the prompts."""
+
+    draft: float
+    target: float
+
+
+class DerivedTimes:
+    """Logs the calls of a decode of K drafts at a time, from now on one after the other.
+
+    drafting_ratio: the time of a call's K drafts over that of the rest of the call.
+    """
+
+    def __init__(self, target_log: deque, draft_log: deque, K: int, n_prompt: int, drafting_ratio: float):
+        self.target_log = target_log
+        self.draft_log = draft_log
+        self.K = K
+        self.n_prompt = n_prompt  # tokens of each prompt, with its padding
+        self.drafting_ratio = drafting_ratio
+        self.prefill: Prefill | None = None  # it is logged with the first call
+        self.now = time.perf_counter()
+
+    def seconds_without_drafts(self, seconds: float, has_drafts: np.ndarray) -> float:  # [n_calls]
+        """The seconds of a call without its drafts, if all calls took so many: those with drafts take 1 +
+        drafting_ratio times as long."""
+        return seconds / (len(has_drafts) + self.drafting_ratio * has_drafts.sum())
+
+    def log_call(self, scoring: float, has_drafts: bool) -> None:
+        """Log a call of the target that took so many seconds, with those of the draft model before it. As in a loop in
+        Python, the target reads the prompt after the first drafts."""
+        K = self.K
+        if self.prefill and K:
+            self.log(self.draft_log, self.prefill.draft, self.n_prompt, 0)
+        for _ in range(K if has_drafts else 0):
+            self.log(self.draft_log, self.drafting_ratio * scoring / K, 1, 1)
+        if self.prefill:
+            self.log(self.target_log, self.prefill.target, self.n_prompt, 0)
+        self.prefill = None
+        self.log(self.target_log, scoring, K + 1, K + 1)
+
+    def log(self, log: deque, seconds: float, n_read: int, n_rows: int) -> None:
+        log.append(Call(self.now, seconds, n_read, n_rows, derived=True))
+        self.now += seconds
+
+
+# ---- The loops -------------------------------------------------------------------------------------------------------
 
 
 class Group(NamedTuple):

@@ -10,11 +10,10 @@ import jax
 from speculative.engines import memory
 from speculative.engines.contract import Engine, Maker, Planned, ToLoad
 from speculative.engines.formats import FORMATS, OnJax, on_jax
-from speculative.engines.jax.compilation import compiling, keep_compiled
+from speculative.engines.jax.compilation import accelerator, compiling, keep_compiled
 from speculative.engines.jax.device_decoder import DeviceDecoder
 from speculative.engines.jax.device_loops import DeviceLoops
 from speculative.engines.jax.forward import cached
-from speculative.engines.jax.processes import accelerator
 from speculative.engines.jax.sampling import RULES
 from speculative.engines.jax.sharding import make_mesh, new_network, placed
 from speculative.support.errors import Option, UserError

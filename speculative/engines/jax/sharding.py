@@ -24,8 +24,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.engines import formats
+from speculative.engines.jax.compilation import devices
 from speculative.engines.jax.model import SMALL, DeviceNetwork, Matrix
-from speculative.engines.jax.processes import devices
 from speculative.support.errors import Option, UserError
 
 # Which axis of which tensor is split. c_attn is kept as [n_embd, 3, n_head, d_head] (its bias without the first), as a
