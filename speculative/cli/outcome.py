@@ -7,15 +7,16 @@ from collections.abc import Iterable, Sequence
 
 from speculative.cli.display import color_console, show
 from speculative.report import ending, tables
-from speculative.report.document import to_json
+from speculative.report.document import write_run
 from speculative.report.observe import make_record
 from speculative.report.page import ORIGINS, page
 from speculative.report.record import DecoderRecord, RunRecord
 from speculative.report.words import duration, times
 from speculative.run.options import Options
 from speculative.run.session import Session
-from speculative.support.files import say_written, write_json, write_text
+from speculative.support.files import say_written, write_text
 from speculative.support.terminal import PRINTABLE, one_line
+from speculative.support.texts import has_json_lines
 
 MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
 
@@ -31,7 +32,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Dec
         return None
     record = make_record(session, prompts, records)
     if o.json:
-        write_json(o.json, to_json(record))
+        write_run(o.json, record)
     if o.html:
         write_text(o.html, page(record))
     if o.interactive and not o.quiet:
@@ -56,7 +57,7 @@ def show_ending(record: RunRecord) -> None:
         show_iterations(record)
         show_figures(record)
     if o.json:
-        say_written(o.json, "the run as JSON")
+        say_written(o.json, "a line of JSON for each text" if has_json_lines(o.json) else "the run as JSON")
     if o.html:
         say_written(o.html, "the run as a page, for any browser")
 

@@ -14,8 +14,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 from speculative.report import ending
 from speculative.report.advice import advice
 from speculative.report.record import RunRecord, Sample
+from speculative.run.options import Options
 from speculative.support.errors import UserError
-from speculative.support.texts import read_text
+from speculative.support.files import write_json, write_json_lines
+from speculative.support.texts import has_json_lines, read_text
 
 SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
 SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
@@ -42,11 +44,44 @@ def written(fields_of_part: list[tuple]) -> dict:
     return values
 
 
+def write_run(path: str, record: RunRecord) -> None:
+    """Write the document of a run; to a file .jsonl or .ndjson a line for each text instead. Raises UserError."""
+    if has_json_lines(path):
+        write_json_lines(path, lines_of_texts(record))
+    else:
+        write_json(path, to_json(record))
+
+
+def has_document(o: Options) -> bool:
+    """Return True if these options write all of a run to a file: as a page, or as a document."""
+    return bool(o.html or (o.json and not has_json_lines(o.json)))
+
+
+def lines_of_texts(record: RunRecord) -> Iterator[dict]:
+    """Yield an object for each text, in the order of the prompts: what came, without the times."""
+    *others, decoder = record.decoders.values()  # the speculative one, if it has run
+    for number, prompt in enumerate(record.prompts):
+        sample = decoder.samples[number]
+        line = {
+            "prompt": prompt.text,
+            "text": sample.text,
+            "tokens": sample.tokens,
+            "iterations": len(sample.iterations),
+            "drafted": sum(step.drafted for step in sample.iterations),
+            "accepted": sum(step.accepted for step in sample.iterations),
+        }
+        for other in others:
+            line[other.name] = other.samples[number].text
+        yield line
+
+
 # ---- Back ------------------------------------------------------------------------------------------------------------
 
 
 def read_run(path: str) -> RunRecord:
     """Return the run that --json has written to a file. Raises UserError."""
+    if has_json_lines(path):
+        raise UserError(f"{path} has texts without their times: decode again with --json FILE.json")
     text = read_text(path, "run")
     with naming_run(path):
         document = json.loads(text)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from speculative.checkpoints.names import model_folder
 from speculative.report import ending
-from speculative.report.document import to_json
+from speculative.report.document import to_json, write_run
 from speculative.report.observe import make_record
 from speculative.report.page import page
 from speculative.report.record import RunRecord
@@ -16,7 +16,7 @@ from speculative.report.turns import timed_turns
 from speculative.run.options import Options
 from speculative.run.session import Session
 from speculative.run.values import checked, whole
-from speculative.support.files import check_outputs, write_json, write_text
+from speculative.support.files import check_outputs, write_text
 from speculative.support.progress import working
 
 FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of the page in a notebook
@@ -80,9 +80,9 @@ class Run:
         write_text(path, self.html())
 
     def json(self, path: str) -> None:
-        """Write the document. Raises UserError."""
+        """Write the document; to a file .jsonl a line with the texts. Raises UserError."""
         check_files([path], self.record.options)
-        write_json(path, self.document)
+        write_run(path, self.record)
 
     def __repr__(self) -> str:
         return "\n".join(ending.texts_of(self.record, ending.CAME, ending.WHY))

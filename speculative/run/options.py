@@ -139,7 +139,8 @@ class Options(ModelOptions):
     stream: bool = switch(
         "print the text as it is decoded, as at a terminal", group=SHOWN, live=True)
     json: str | None = option(None, checked_path, "FILE",
-        "write the run to this file, as JSON; - is standard output", group=SHOWN)
+        "write the run to this file, as JSON; a file .jsonl gets a line for each text; - is standard output",
+        group=SHOWN)
     html: str | None = option(None, checked_path, "FILE",
         "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
     verify: bool = switch(

@@ -113,9 +113,19 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_json(path: str, content: dict) -> None:
-    """Write JSON in UTF-8. Characters that a terminal would obey become escapes, \\u009b for example."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(path, text.translate(ESCAPED) + "\n")
+    """Write JSON in UTF-8."""
+    write_text(path, as_json(content, indent=1))
+
+
+def write_json_lines(path: str, objects: Iterable[dict]) -> None:
+    """Write objects in UTF-8, one on each line."""
+    write_text(path, "".join(map(as_json, objects)))
+
+
+def as_json(content: dict, indent: int | None = None) -> str:
+    """Return JSON that ends with a newline. Characters that a terminal would obey are escapes, \\u009b for example."""
+    text = json.dumps(content, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.translate(ESCAPED) + "\n"
 
 
 def size_of(path: AnyPath) -> int:

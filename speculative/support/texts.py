@@ -97,4 +97,9 @@ def prompt_of(value: Any, name: str) -> str:
 
 def is_json(path: str) -> bool:
     """Return True if the file's name says that its prompts are JSON objects."""
-    return path.lower().endswith((*JSON_LINES, ".json"))
+    return has_json_lines(path) or path.lower().endswith(".json")
+
+
+def has_json_lines(path: str) -> bool:
+    """Return True if the file's name says that it has a JSON object on each line."""
+    return path.lower().endswith(JSON_LINES)

@@ -9,8 +9,9 @@ import sys
 import threading
 
 import pytest
-from tiny import ROOT, refusal, tokens_of
+from tiny import ROOT, decoded, refusal, tokens_of
 
+from speculative.cli.modes import replay
 from speculative.run.decode import DECODERS
 from speculative.support.files import check_outputs, standard_output, write_text
 from speculative.support.texts import read_prompts, read_text
@@ -129,6 +130,29 @@ def test_a_seed_that_was_drawn_is_printed_and_written_and_gives_the_text_again(c
     assert tokens_of(again) == tokens_of(document)
     command(*words, "--seed=random")
     assert tokens_of(json.loads((tmp_path / "run.json").read_text())) != tokens_of(document)
+
+
+def test_a_file_jsonl_gets_a_line_for_each_text_in_the_order_of_the_prompts(command, pair, tmp_path):
+    prompts = ["It was", "Holmes\u2028", "The man \u2014 \n"]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    words = ("--demo", "--batch=2", "-n=12", "--temperature=1", "--quiet")
+    assert command(*words, f"--prompt_file={tmp_path / 'a.jsonl'}", f"--json={tmp_path / 'b.jsonl'}")[0] == 0
+    assert read_prompts(str(tmp_path / "b.jsonl")) == prompts
+    session = pair.changed(temperature=1)
+    for sample, line in enumerate((tmp_path / "b.jsonl").read_text("utf-8").split("\n")[:-1]):
+        text = json.loads(line)
+        steps = [*session.speculative(prompts[sample], 12, sample=sample)]
+        assert text == {
+            "prompt": prompts[sample],
+            "text": "".join(step.text for step in steps),
+            "tokens": decoded(steps),
+            "iterations": len(steps),
+            "drafted": sum(step.drafted for step in steps),
+            "accepted": sum(step.accepted for step in steps),
+            "autoregressive": "".join(step.text for step in session.autoregressive(prompts[sample], 12, sample=sample)),
+        }
+    line = refusal(replay, [str(tmp_path / "b.jsonl")])
+    assert "has texts without their times: decode again with --json FILE.json" in line
 
 
 def test_the_autoregressive_decode_alone_is_written_as_json(command, tmp_path):
