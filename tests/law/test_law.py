@@ -5,6 +5,7 @@ Rules, drafters and filters are tested because they are registered. Each test go
 
 import importlib
 import random
+import re
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from enumeration import World, text_distribution
 from followed import planted
 from registered import COMPOUND, RULE_NAMES, drafts_trees
-from tiny import plant, python, refusal
+from tiny import ROOT, plant, python, refusal
 
 import speculative
 from speculative import sampling
@@ -335,6 +336,21 @@ def first_wrong(function, cases=INTERLEAVED):
     decode = Sampler(function).decode
     with stand_ins_in(function):
         return next((case for case in cases if distance(law_of_texts(decode, case), case.law()) > EXACT), None)
+
+
+def test_a_drafter_may_stop_by_p_and_not_by_what_was_drawn():
+    """The two ways of docs/exercises.md, with what it says of them."""
+    page = (ROOT / "docs" / "exercises.md").read_text(encoding="utf-8").partition("## 6")[2]
+    drops, stops = re.findall(r"^    if (p.*?): break", page, re.MULTILINE)
+    drafts = "            x_draft = [*x_draft, sample(p[-1])]\n"
+    drawn = "            j = sample(p[-1])\n"
+    kept = "            x_draft = [*x_draft, j]\n"
+    dropping = f"{drawn}            if {drops.replace('p', 'p[-1]', 1)}:\n                break\n{kept}"
+    stopping = f"{drawn}{kept}            if {stops.replace('p', 'p[-1]', 1)}:\n                break\n"
+    assert first_wrong(in_the_blogs_form(drafts, stopping)) is None
+    verdict = speculative.law(in_the_blogs_form(drafts, dropping))
+    assert f"{verdict.distance:.2f}" == re.search(r"0\.\d\d(?= away)", page)[0]
+    assert verdict.cause == "a draft of probability below 0.4 is dropped after it was drawn"
 
 
 @pytest.mark.parametrize("replaced", [row[1:] for row in ALL_MISTAKES])

@@ -68,6 +68,13 @@ def test_the_session_of_using_runs(capsys):
     assert len({*samples}) >= 3  # a text may hold a line end
 
 
+def test_the_window_of_using_slides_beyond_the_context(pair, capsys):
+    names = {"session": pair}
+    exec(fences("docs/using.md")[1], names)
+    assert len(names["ids"]) > pair.n_ctx
+    assert pair.encoder.decode(names["ids"][: pair.n_ctx]) in capsys.readouterr().out
+
+
 def test_the_check_of_law_passes():
     names = {}
     exec(fences("docs/law.md")[-1], names)
@@ -76,7 +83,7 @@ def test_the_check_of_law_passes():
 
 def test_gpt2_alone_decodes_the_bundled_pair(pair, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    exec(fences("docs/using.md")[1], {})  # it asserts that both texts are equal
+    exec(fences("docs/using.md")[2], {})  # it asserts that both texts are equal
     text = "".join(step.text for step in pair.autoregressive("It was a dark night, and", 20))
     assert capsys.readouterr().out.rstrip("\n") == text.rstrip("\n")
 

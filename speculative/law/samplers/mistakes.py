@@ -56,6 +56,9 @@ the drafts are the draft's likeliest tokens, not drawn
 a draft is drawn from the row of p before the last
     sample(p[-1])  =>  sample(draft_model(x_draft)[-2:][0])
 
+a draft of probability below 0.4 is dropped after it was drawn
+    sample(p[-1])]  =>  *filter(lambda j: p[-1][j] >= 0.4 and len(x_draft) == n + len(p) - 1, [sample(p[-1])])]
+
 every draft is accepted
     u < q[i][j] / p[i][j]  =>  True
 
