@@ -18,7 +18,7 @@ from speculative.support.texts import has_piped_text, is_json, read_prompts, rea
 from speculative.version import __version__
 
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
-WITH_OWN_PROMPTS = {"prompt", "prompt_file", "interactive", "serve", "pack"}  # which read no text from a pipe
+WITH_OWN_PROMPTS = {"prompt", "prompt_file", "score", "interactive", "serve", "pack"}  # which read no text from a pipe
 
 
 def read_command(doc: str | None, words: Sequence[str] | None = None) -> Given:

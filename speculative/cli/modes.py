@@ -1,4 +1,4 @@
-"""What --pack, --text, --verify, --interactive, --serve and the command page do in place of the blog's run."""
+"""What --pack, --text, --verify, --score, --interactive, --serve and the command page do in place of the run."""
 
 import os
 import sys
@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from speculative.cli.command import choose_prompts
 from speculative.cli.display import show
 from speculative.cli.interactive import Decode, interact
+from speculative.cli.outcome import show_score
 from speculative.report.document import naming_run, read_run
 from speculative.report.observe import line_of_session
 from speculative.report.page import page
+from speculative.report.score import score
 from speculative.run.load import new_models_of, spelled_out
 from speculative.run.options import Options
 from speculative.run.plan import make_plan
@@ -17,6 +19,7 @@ from speculative.run.session import Session
 from speculative.support.errors import UserError
 from speculative.support.files import bytes_in_words, check_outputs, say_written, size_of, write_text
 from speculative.support.terminal import one_line
+from speculative.support.texts import read_text
 from speculative.verify.checks import verify
 
 Mode = Callable[[Options, Decode], None]
@@ -30,6 +33,8 @@ def other_mode(o: Options) -> Mode | None:
         return print_text
     if o.verify:
         return check
+    if o.score:
+        return score_file
     if o.interactive:
         return talk
     return serve if o.serve is not None else None
@@ -49,6 +54,13 @@ def check(o: Options, decode: Decode) -> None:
     prompts = choose_prompts(o)
     session = Session(o, prompts=prompts)
     verify(session, prompts[0], what_runs=line_of_session(session))
+
+
+def score_file(o: Options, decode: Decode) -> None:
+    """--score: score the text of a file."""
+    text = read_text(o.score, "text")
+    session = Session(o)
+    show_score(score(session, text))
 
 
 def talk(o: Options, decode: Decode) -> None:

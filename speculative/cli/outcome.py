@@ -6,15 +6,16 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from speculative.cli.display import color_console, show
-from speculative.report import ending, tables
+from speculative.report import ending, score_words, tables
 from speculative.report.document import write_run
 from speculative.report.observe import make_record
 from speculative.report.page import ORIGINS, page
 from speculative.report.record import DecoderRecord, RunRecord
+from speculative.report.score import Score
 from speculative.report.words import duration, times
 from speculative.run.options import Options
 from speculative.run.session import Session
-from speculative.support.files import say_written, write_text
+from speculative.support.files import say_written, write_json, write_text
 from speculative.support.terminal import PRINTABLE, one_line
 from speculative.support.texts import has_json_lines
 
@@ -42,6 +43,20 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Dec
     return record
 
 
+def show_score(score: Score) -> None:
+    """Print a score, with --verbose its tokens and the predictions of all drafters, and write its JSON file."""
+    o = score.record.options
+    print("\nScore\n-----")
+    for line in score_words.summary(score.record):
+        print(wrapped(line))
+    if o.verbose:
+        for columns, *rows in (score_words.tokens_table(score.record), score_words.grid_table(score.record)):
+            show_table(columns, rows)
+    if o.json:
+        write_json(o.json, score.document)
+        say_written(o.json, "the score as JSON")
+
+
 # ---- The ending ------------------------------------------------------------------------------------------------------
 
 
@@ -65,14 +80,19 @@ def show_ending(record: RunRecord) -> None:
 def show_lines(lines: Sequence[ending.Line]) -> None:
     """Print an empty line, and these lines as paragraphs, the headline in bold where that can be shown."""
     console = color_console()
-    columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
     print()
     for line in lines:
-        text = textwrap.fill(line.text, columns, break_long_words=False, break_on_hyphens=False)
+        text = wrapped(line.text)
         if console and line.kind == "speed":
             console.print(text, style="bold", markup=False)
         else:
             print(text)
+
+
+def wrapped(line: str) -> str:
+    """Return a line as a paragraph, as wide as the terminal."""
+    columns = min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns)
+    return textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
 
 
 def show_legend(record: RunRecord) -> None:

@@ -4,7 +4,7 @@ measuring.py, which is called from here, also times the session's models.
 """
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,9 +60,8 @@ def make_record(
     decoders = {record.name: record for record in records}
     plan = session.plan
     inputs = [session.encode(prompt) for prompt in prompts]
-    o = Options(**(vars(session.options) | options))  # those that load_pair does not take have their defaults
     return RunRecord(
-        options=replace(o, source=without_secrets(o.source)),
+        options=public_options(session, **options),
         machine=machine(session),
         models=models_of(session, "speculative" in decoders),
         roles=plan.roles[1:],
@@ -81,6 +80,13 @@ def make_record(
 
 
 # ---- What ran --------------------------------------------------------------------------------------------------------
+
+
+def public_options(session: Session, **options: Any) -> Options:
+    """Return all options, as a file may have them: those that load_pair does not take with their defaults, and without
+    an address's password. options: those that differ from the session's."""
+    o = Options(**(vars(session.options) | options))
+    return replace(o, source=without_secrets(o.source))
 
 
 def machine(session: Session) -> Machine:
@@ -183,6 +189,11 @@ def vocabulary(inputs: Texts, records: Sequence[DecoderRecord], encoder: Encoder
     tokens: set[int] = set().union(*inputs)
     for record in records:
         tokens.update(*map(tokens_beside, record.steps))
+    return names_of(tokens, encoder)
+
+
+def names_of(tokens: Iterable[int], encoder: Encoder) -> dict[int, str]:
+    """Return the text of each token: of a part of a character its bytes, as \\xNN."""
     return {token: encoder.to_bytes([token]).decode("utf-8", "backslashreplace") for token in sorted(tokens)}
 
 

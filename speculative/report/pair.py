@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ParamSpec
 
 from speculative.drafters.user import NO_FUNCTIONS, name_of
-from speculative.report import run
+from speculative.report import run, score
 from speculative.run.load import new_models_of
 from speculative.run.options import ModelOptions, make_options
 from speculative.run.session import Session
@@ -41,6 +41,7 @@ FOR_USERS = [
     "model",
     "n_ctx",
     "options",
+    "score",
     "speculative",
     "steps",
 ]
@@ -52,11 +53,12 @@ class Pair(Session[ModelOptions]):
     def __dir__(self) -> list[str]:
         return FOR_USERS
 
-    # the methods of Session whose errors name options, and compare, which has the pair as its session
+    # the methods of Session whose errors name options, and those that have the pair as their session
     decode = errors_without_dashes()(Session.decode)
     batch = errors_without_dashes()(Session.batch)
     changed = errors_without_dashes()(Session.changed)
     compare = errors_without_dashes()(run.compare)
+    score = errors_without_dashes()(score.score)
 
 
 def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable[P, Pair]]:

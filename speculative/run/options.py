@@ -145,6 +145,9 @@ class Options(ModelOptions):
         "write the run to this file as a page that replays it; - is standard output", group=SHOWN)
     verify: bool = switch(
         "instead of the run, check that the output has the target's distribution", group=SHOWN)
+    score: str | None = option(None, checked_path, "FILE",
+        "instead of the run, score a text: its perplexity under both models, and the acceptance and speedup to expect",
+        group=SHOWN)
     interactive: bool = switch(
         "load the models once, and decode each line that is typed", group=SHOWN)
     serve: int | None = option(None, as_port, "[PORT]",
@@ -178,6 +181,8 @@ CONFLICTS = (
     ({"quiet"}, {"verbose", "verify"}),
     ({"verify"}, {"verbose", "stream", "json", "html", "n_samples", "stop"}),
     ({"html"}, {"n_samples"}),
+    ({"score"}, {"prompt", "prompt_file", "n_samples", "batch", "seed", "stop", "tree"}),
+    ({"score"}, {"html", "text", "only", "quiet", "stream", "verify", "interactive", "serve", "pack"}),
     ({"interactive", "serve"}, {"prompt", "prompt_file", "batch", "json", "html", "verify", "pack"}),
     ({"interactive"}, {"serve"}),
     ({"text"}, {"n_samples", "batch", "quiet", "verbose", "stream", "json", "html", "verify"}),

@@ -161,6 +161,7 @@ OPTIONS = {  # an option -> its names elsewhere
     "threads": "n_threads num_threads",
     "interactive": "chat i",
     "html": "page",
+    "score": "perplexity ppl logprobs echo",
 }
 MODELS = {  # an official size -> what it is called elsewhere
     "124M": "117M small gpt2-small",

@@ -71,6 +71,7 @@ ROWS = [
     Row("--json=run.json", "Wrote run.json"),
     Row("--html=run.html", "Wrote run.html"),
     Row("--verify", "calls verify"),
+    Row("--score=text.txt", "calls score"),
     Row("--interactive", "calls interact"),
     Row("--serve=9000", "calls serve 9000"),
     Row("--pack", "calls pack"),
@@ -86,7 +87,8 @@ def output(command, pair_words, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps, however long the engine's name is
     monkeypatch.setenv("COLUMNS", "10000")
-    for name in ("verify", "interact", "pack"):
+    (tmp_path / "text.txt").write_text("the thing in")
+    for name in ("verify", "interact", "pack", "score", "show_score"):
         monkeypatch.setattr(modes, name, lambda *given, name=name, **more: print("calls", name))
     monkeypatch.setattr(load, "find_checkpoint", find_checkpoint)
 

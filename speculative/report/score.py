@@ -1,0 +1,106 @@
+"""session.score(text), and --score: a text that is scored by each model, with the speedup to expect."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+
+from speculative.blog.encoder import StreamDecoder
+from speculative.report.expected import Clock, Ks_of, drafting_models, expected, time_costs
+from speculative.report.observe import line_of_session, machine, names_of, public_options, rule_of
+from speculative.report.score_record import ScoredModel, ScoreRecord
+from speculative.report.score_words import summary
+from speculative.run.score import TokenScores, score_tokens, text_ids
+from speculative.run.session import Session
+
+
+@dataclass(frozen=True, repr=False)
+class Score:
+    """A text that was scored. print(score) shows its figures."""
+
+    record: ScoreRecord
+
+    @cached_property
+    def document(self) -> dict:
+        """The score as --json writes it: see docs/output.md."""
+        return asdict(self.record)
+
+    @property
+    def nats(self) -> float | None:
+        """The target's mean of -log q, in nats a token."""
+        return self.record.target.nats
+
+    @property
+    def perplexity(self) -> float | None:
+        """The target's perplexity, e to the power of nats."""
+        return self.record.target.perplexity
+
+    @property
+    def alpha(self) -> float | None:
+        """α, the mean of 1 - TVD(p, q); None if the drafter is not a model."""
+        return self.record.draft.alpha if self.record.draft else None
+
+    def __repr__(self) -> str:
+        return "\n".join(summary(self.record))
+
+
+def score(session: Session, text: str) -> Score:
+    """Score a text without sampling: each model reads it once -> its log-probabilities, α, and the speedup to expect.
+
+    Log-probabilities are the models' own, at temperature 1 and without filters; temperature, filters and rule decide α.
+    The first token has nothing before it, and no score. Raises UserError.
+    """
+    x = text_ids(session, text)
+    scores = score_tokens(session, x, quiet=getattr(session.options, "quiet", False))
+    clock = time_costs(session, x)
+    models = [scored_model(session, "target", None, scores["target"], clock)]
+    for spec in drafting_models(session):
+        models.append(scored_model(session, spec.role, spec.name, scores[spec.role], clock))
+    record = ScoreRecord(
+        options=public_options(session),
+        machine=machine(session),
+        what_runs=line_of_session(session),
+        rule=rule_of(session.plan.rule),
+        n_ctx=session.n_ctx,
+        tokens=x,
+        pieces=pieces_of(session, x),
+        models=models,
+        beta={str(K): costs.beta(K) for costs in [*clock.costs.values()][:1] for K in Ks_of(session, clock)},
+        expected=expected(session, x, scores, clock),
+        withheld=clock.withheld,
+        names=names_of({token for model in models for token in model.likeliest}, session.encoder),
+    )
+    return Score(record)
+
+
+def scored_model(session: Session, role: str, drafter: str | None, scores: TokenScores, clock: Clock) -> ScoredModel:
+    spec = session.models.spec(role) if role in session.plan.network_roles else None
+    nats = -float(np.mean(scores.log_probs))
+    return ScoredModel(
+        role=role,
+        size=spec.size if spec else role,
+        dtype=spec.dtype if spec and spec.files else "",
+        drafter=drafter,
+        nats=finite(nats),
+        perplexity=math.exp(min(nats, 700)) if math.isfinite(nats) else None,
+        alpha=float(np.mean(scores.chances)) if scores.chances else None,
+        c=clock.costs[role].c if role in clock.costs else None,
+        log_probs=[finite(number) for number in scores.log_probs],
+        likeliest=scores.likeliest,
+        chances=scores.chances,
+    )
+
+
+def finite(number: float) -> float | None:
+    """Return the number, None if it is infinite, which JSON does not have."""
+    return number if math.isfinite(number) else None
+
+
+def pieces_of(session: Session, x: Sequence[int]) -> list[str]:
+    """Return the text that each token completes; an incomplete last character belongs to the last token."""
+    stream = StreamDecoder(session.encoder)
+    pieces = [stream.push([token]) for token in x]
+    pieces[-1] += stream.flush()
+    return pieces

@@ -1,0 +1,62 @@
+"""A text that was scored, as one typed record: its words, its page and its JSON are functions of the record alone.
+
+The comment of a field is its line in docs/output.md, which python -m benchmarks output writes.
+"""
+
+from dataclasses import dataclass
+
+from speculative.report.record import Machine, RuleUsed
+from speculative.run.options import Options
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """What a model gives to a text."""
+
+    role: str  # `target`, `draft`, the weight format of a copy of the target, or `ngram`
+    size: str  # its name
+    dtype: str  # its weight format
+    drafter: str | None  # its name for --drafter, if it drafts
+    nats: float | None  # the mean of -log p, in nats a token; none if a token has probability 0
+    perplexity: float | None  # e to the power of `nats`
+    alpha: float | None  # α, the mean of `chances`; not for the target
+    c: float | None  # seconds of its token / of the target's
+    log_probs: list[float | None]  # log p of each token after the first; `null` if p is 0
+    likeliest: list[int]  # the model's own likeliest token at each of these places
+    chances: list[float]  # of acceptance of its draft there; empty for the target
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A drafter with a K on the text."""
+
+    tokens_a_call: float  # tokens of a call of the target
+    leviathan_tokens: float | None  # the same by Leviathan's formula; not for look-ups and K `auto`
+    speedup: float | None  # over autoregressive decoding, without reading a prompt
+
+
+@dataclass(frozen=True)
+class ScoreRecord:
+    """A text and its score."""
+
+    options: Options  # every option and its value, without an address's password
+    machine: Machine  # the machine, and the engine on it
+    what_runs: str  # the engine and the models, in words
+    rule: RuleUsed  # the rule of acceptance
+    n_ctx: int  # tokens of a window, in which a longer text is read
+    tokens: list[int]  # the ids of the text's tokens
+    pieces: list[str]  # the text of each token
+    models: list[ScoredModel]  # the target first, then the model that drafts for it
+    beta: dict[str, float]  # {K: β}; empty if withheld
+    expected: dict[str, dict[str, Expected]]  # {drafter: {K: what it should bring}}; K may be `auto`
+    withheld: str | None  # why there are no speedups: other programs used the cores, or JAX computes
+    names: dict[int, str]  # {token: its text} for `likeliest`; parts of a character are `\xNN`
+
+    @property
+    def target(self) -> ScoredModel:
+        return self.models[0]
+
+    @property
+    def draft(self) -> ScoredModel | None:
+        """The model that drafts for the target; None if the drafter is not a model."""
+        return self.models[1] if len(self.models) > 1 else None

@@ -1,0 +1,149 @@
+"""The words and tables of a score, which are the same on the screen, in Python and on the page."""
+
+from collections.abc import Iterator, Sequence
+
+from speculative.report.advice import Setting, best_setting
+from speculative.report.doubt import NOISE
+from speculative.report.score_record import ScoredModel, ScoreRecord
+from speculative.report.words import times
+
+Table = list[Sequence[str]]  # the headings, then the rows
+
+
+def headline(score: ScoreRecord) -> str:
+    """Return how well the draft predicts the target here; without a draft, the target's perplexity."""
+    draft = score.draft
+    if draft and draft.alpha is not None:
+        return f"α = {draft.alpha:.3f} on this text"
+    return f"Perplexity {perplexity(score.target)} on this text"
+
+
+def summary(score: ScoreRecord) -> list[str]:
+    """Return the lines that a score prints. Those of tables are at most 80 columns wide."""
+    lines = [*what_was_read(score), "", *aligned(models_table(score)), "", *about(score)]
+    if score.draft:
+        lines += ["", f"Expected with --drafter {score.draft.drafter}:", *aligned(K_table(score))]
+    return [*lines, "", *advice(score)] if advice(score) else lines
+
+
+def what_was_read(score: ScoreRecord) -> list[str]:
+    """Say what was scored, and by what."""
+    n = len(score.tokens)
+    line = f"{n - 1:,} tokens, each after all before it."
+    if n > score.n_ctx:
+        line = f"{n - 1:,} tokens, each after at least {score.n_ctx // 2:,} before it."
+    return [f"{line} The first token has no score.", score.what_runs]
+
+
+def perplexity(model: ScoredModel) -> str:
+    if model.perplexity is None:
+        return "infinite"
+    return f"{model.perplexity:,.2f}" if model.perplexity < 1e6 else f"{model.perplexity:.3g}"
+
+
+def models_table(score: ScoreRecord) -> Table:
+    """Return the figures of each model."""
+    rows: Table = [("model", "weights", "nats a token", "perplexity", "α", "c")]
+    for model in score.models:
+        name = model.role if model.role == model.size else f"{model.role} {model.size}"
+        nats = "infinite" if model.nats is None else f"{model.nats:.4f}"
+        alpha = "" if model.alpha is None else f"{model.alpha:.3f}"
+        c = "" if model.c is None else f"{model.c:.3f}"
+        rows.append((name, model.dtype, nats, perplexity(model), alpha, c))
+    return rows
+
+
+def about(score: ScoreRecord) -> list[str]:
+    """Say what the figures are."""
+    lines = ["Nats and perplexity are the models' own: at temperature 1, without filters."]
+    draft = score.draft
+    if not draft:
+        lines.append(f"--drafter {score.options.drafter} has no model that drafts, so there is no α.")
+    elif draft.alpha is None:
+        lines.append(f"The rule {score.rule.name} does not tell its chances, so there is no α.")
+    else:
+        alike = ", the share of the tokens at which both have the same likeliest one" if is_greedy(score) else ""
+        lines.append(f"α is the mean of {score.rule.formula}, at --temperature {score.options.temperature:g}{alike}.")
+    return lines
+
+
+def is_greedy(score: ScoreRecord) -> bool:
+    o = score.options
+    return o.temperature == 0 and o.draft_temperature in (None, 0)
+
+
+def K_table(score: ScoreRecord) -> Table:
+    """Return what the drafter of the target should bring for each K."""
+    own = own_expected(score)
+    rows: Table = [("K", "tokens a call", "by α alone", "β", "times as fast")]
+    for K, cell in own.items():
+        by_formula = "" if cell.leviathan_tokens is None else f"{cell.leviathan_tokens:.2f}"
+        beta = f"{score.beta[K]:.2f}" if K in score.beta else ""
+        speedup = "" if cell.speedup is None else f"{cell.speedup:.2f}"
+        rows.append((K, f"{cell.tokens_a_call:.2f}", by_formula, beta, speedup))
+    return rows
+
+
+def own_expected(score: ScoreRecord) -> dict:
+    """Return {K: Expected} of the model that drafts for the target; {} if there is none."""
+    return score.expected.get(score.draft.drafter or "", {}) if score.draft else {}
+
+
+def speedups(score: ScoreRecord) -> dict[str, dict[str, float]]:
+    """Return {drafter: {K: the speedup to expect}}; {} if these are withheld."""
+    if score.withheld:
+        return {}
+    return {name: {K: cell.speedup for K, cell in of_K.items()} for name, of_K in score.expected.items()}
+
+
+def advice(score: ScoreRecord) -> list[str]:
+    """Say which setting should be the fastest on such a text."""
+    if score.withheld:
+        return [f"Speedups are not predicted: {score.withheld}."]
+    if not score.expected:
+        return []
+    best = best_setting(speedups(score))
+    if best.speedup < 1 + NOISE:
+        return ["Prediction: no drafter and K of these would be clearly faster than no drafts on such a text."]
+    return [f"Prediction: {typed(best)} would be {best.speedup:.2f} times as fast on such a text, without its prompt."]
+
+
+def typed(setting: Setting) -> str:
+    return f"--drafter {setting.drafter} --K {setting.K}"
+
+
+def grid_table(score: ScoreRecord) -> Table:
+    """Return the speedups of every drafter for each K."""
+    by_drafter = speedups(score)
+    rows: Table = [("K", *(f"predicted, {name}" for name in by_drafter))]
+    for K in next(iter(by_drafter.values()), {}):
+        rows.append((K, *(times(of_K[K]) for of_K in by_drafter.values())))
+    return rows
+
+
+def tokens_table(score: ScoreRecord) -> Table:
+    """Return each token with the logarithms of its probabilities, its chance, and the models' own likeliest tokens."""
+    models = score.models[:2]
+    heads = [f"log {letter}" for letter, _ in zip("qp", models, strict=False)]
+    bests = [f"likeliest, {model.role}" for model in models]
+    rows: Table = [("#", "token", *heads, *(["α"] if score.draft else []), *bests)]
+    for i, piece in enumerate(score.pieces[1:]):
+        logs = [model.log_probs[i] for model in models]
+        numbers = ["-inf" if number is None else f"{number:.3f}" for number in logs]
+        if score.draft:
+            chances = score.draft.chances
+            numbers.append(f"{chances[i]:.2f}" if chances else "")
+        names = [repr(score.names[model.likeliest[i]]) for model in models]
+        rows.append((str(i + 1), repr(piece), *numbers, *names))
+    return rows
+
+
+def aligned(table: Table) -> Iterator[str]:
+    """Yield the lines of a table: the first column to the left, the others to the right. A column without a value is
+    left out."""
+    columns = [column for column in zip(*table, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for line in zip(*columns, strict=True):
+        cells = [text.rjust(width) for text, width in zip(line, widths, strict=True)]
+        cells[0] = line[0].ljust(widths[0])
+        yield "  ".join(cells).rstrip()
