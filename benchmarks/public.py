@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import MagicMock
 
+import speculative
 from benchmarks.samplers.listed import SAMPLERS, Sampler
 from benchmarks.tables import parser_of
-from speculative.law.samplers import check, following, guard
+from speculative.law.samplers import following, guard
 from speculative.law.samplers.verdicts import Verdict
 from speculative.support.errors import UserError, did_you_mean
 
@@ -88,7 +89,7 @@ def judge(root: Path, name: str) -> Row:
     enter(root / sampler.folder, sampler)
     try:
         adapters = runpy.run_path(str(ADAPTERS), run_name="law")
-        verdict = check.law(adapters[name]())
+        verdict = speculative.law(adapters[name]())
     except (UserError, ImportError) as error:
         return row_of(sampler, f"cannot tell: {error}", "", n_lines)
     return row_of(sampler, in_short(verdict), f"{verdict.distance:.2g}", n_lines)

@@ -15,7 +15,7 @@ from speculative.version import __version__
 
 TYPE_CHECKING = False  # as in typing, which takes long to import: a command has to see Ctrl-C at once
 if TYPE_CHECKING:
-    from speculative.law.samplers.check import law as law
+    from speculative.law import law as law
     from speculative.report.pair import load_pair as load_pair
     from speculative.report.run import Run as Run
     from speculative.run.session import Session as Session
@@ -28,7 +28,7 @@ HOMES = {  # names that are imported when they are asked for, so that the two al
     "Session": "speculative.run.session",
     "Run": "speculative.report.run",
     "UserError": "speculative.support.errors",
-    "law": "speculative.law.samplers.check",
+    "law": "speculative.law",
     "autoregressive_sampling": "speculative.sampling",
     "speculative_sampling": "speculative.sampling",
 }
@@ -38,7 +38,8 @@ __all__ = ["__version__", *HOMES]
 def __getattr__(name: str):
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(HOMES[name]), name)
+    home = import_module(HOMES[name])
+    return globals().get(name) or getattr(home, name)  # speculative.law is a package, which is called like a function
 
 
 def __dir__() -> list[str]:

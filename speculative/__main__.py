@@ -6,10 +6,10 @@ import speculative.support.early  # noqa: F401  # Ctrl-C during the imports belo
 from speculative.blog import main  # type: ignore[attr-defined]
 from speculative.cli.command import read_command
 from speculative.cli.modes import replay
-from speculative.law.samplers import check as check_law
+from speculative.law import main as check_law
 from speculative.support.errors import guarded
 
-COMMANDS = {"law": check_law.main, "page": replay}
+COMMANDS = {"law": check_law, "page": replay}
 
 
 def command() -> None:

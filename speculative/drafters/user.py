@@ -11,12 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import Context, DrafterSpec, until_unsure
+from speculative.drafters.base import (
+    NOT_IDS,
+    Context,
+    DrafterSpec,
+    proposal_of,
+    until_unsure,
+    whole_numbers,
+    with_arrays,
+)
 from speculative.rules import RULES, Rule
-from speculative.sampling import NOTHING, ROUNDING, Proposal
+from speculative.sampling import NOTHING
 from speculative.support.errors import UserError, first_line
-
-NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
 
 
 def name_of(function: Callable, taken: Container[str] = ()) -> str:
@@ -43,15 +49,6 @@ def is_called_as(function: Callable, form: str) -> bool:
     return True
 
 
-def whole_numbers(given: Any) -> list[int]:
-    """Return token ids as whole numbers. Raises one of NOT_IDS."""
-    given = list(given)
-    ids = [int(token) for token in given]
-    if ids != given:
-        raise ValueError(f"{given} are not token ids")
-    return ids
-
-
 # ---- Drafters --------------------------------------------------------------------------------------------------------
 
 
@@ -71,53 +68,14 @@ def as_drafter(function: Callable) -> DrafterSpec:
             else:
                 k = until_unsure([1.0] * k, go_on)  # its margins are unknown
                 proposed = function(np.array(x), k)
-            try:
-                return proposal_of(proposed, k, context.n_vocab, name)
-            except NOT_IDS as error:
-                raise UserError(f"the drafter {name} should return (tokens, p): {first_line(error)}") from error
+            return proposal_of(proposed, k, context.n_vocab, name)
 
         return draft
 
     return DrafterSpec(name=name, chain=chain)
 
 
-def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
-    """The pair or Proposal that the function returned, as a Proposal whose rows of p sum to 1.
-
-    Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
-    """
-    if not isinstance(proposed, tuple | list) or len(proposed) < 2:
-        raise UserError(f"the drafter {name} should return (tokens, p), not {proposed!r:.80}")
-    given, p, *_ = proposed
-    margins = [float(margin) for margin in proposed.margins] if isinstance(proposed, Proposal) else []
-    tokens = whole_numbers(given)
-    m = len(tokens)
-    if m > k:
-        raise UserError(f"the drafter {name} proposes {m} tokens, and {k} were asked for")
-    if m == 0:
-        return NOTHING
-    for token in tokens:
-        if not 0 <= token < n_vocab:
-            raise UserError(f"the drafter {name} proposes the token {token}: ids go from 0 to {n_vocab - 1}")
-    p = np.asarray(p)  # [m, n_vocab]
-    if p.shape != (m, n_vocab):
-        raise UserError(f"the drafter {name} gives p of shape {p.shape} for {m} tokens: it should be ({m}, {n_vocab})")
-    p = p.astype(np.float64, casting="same_kind")  # raises TypeError for complex numbers
-    sums = np.sum(p, axis=-1, keepdims=True)  # [m, 1]
-    if not (np.all(p >= 0) and np.all(np.abs(sums - 1) <= ROUNDING)):
-        raise UserError(f"the drafter {name} gives rows of p that are not distributions: entries >= 0 whose sum is 1")
-    p = (p / sums).astype(np.float32)  # [m, n_vocab]; 1e-50 becomes 0
-    if not np.all(p[np.arange(m), tokens] > 0):
-        raise UserError(f"the drafter {name} proposes a token whose p is 0: the token must be drawn from p")
-    return Proposal(tokens, p, [name] * m, margins=margins[:m])
-
-
 # ---- Rules -----------------------------------------------------------------------------------------------------------
-
-
-def with_arrays(proposal: Proposal, n_vocab: int) -> Proposal:
-    """The proposal of sampling.as_proposal as a user's rule sees it: p is [m, n_vocab], also without drafts."""
-    return proposal._replace(p=np.reshape(proposal.p, (len(proposal.tokens), n_vocab)))  # [m, n_vocab]
 
 
 class UserRule(Rule):

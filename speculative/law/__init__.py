@@ -1,78 +1,90 @@
-"""The exact law of a program by enumeration, and the check of somebody's sampler.
+"""Is a sampler lossless? The exact law of its texts beside the target's, over random models.
 
-The law of a sampler is the probability of each text. The sampler runs once for each outcome of its random numbers, and
-the probabilities of each text are added up:
+    python -m speculative law FILE.py[:NAME]
 
-    >>> from speculative.law.paths import law_of
-    >>> law_of(lambda rng: bool(rng.random() < 0.3))
-    {True: 0.3, False: 0.7}
+The function NAME decodes with random models of 2 to 64 tokens: small probabilities, zeros, ties, nearly equal and
+greedy rows are among them. If the law of its texts is not the target's, the smallest case is shown. The usual mistakes
+are then made in a loop of ours, and the one that gives the same laws is named. If its random numbers cannot be
+followed, as those of JAX, texts are drawn and counted.
 
-A program with two forks has three paths, each given by the branches that it shall take first:
-
-    def program(rng):
-        if rng.random() < 0.3:
-            return "a" if rng.random() < 0.5 else "b"
-        return "c"
-
-    given   taken   weight     outcome
-    []      [0, 0]  0.3 * 0.5  a        which leaves [0, 1] and [1]
-    [0, 1]  [0, 1]  0.3 * 0.5  b
-    [1]     [1]     0.7        c
-
-And speculative.law(function) -> a Verdict, as in a test:
-
-    def test_mine():
-        assert speculative.law(mine).lossless
-
-One comparison, u < q / p with q / p = 0.4, from the sampler to the law:
-
-    generators.py  UnknownGenerator.random          u, an UnknownNumber
-    unknown.py     UnknownNumber.__array_ufunc__    np.less of u and 0.4
-    unknown.py     computed                         a Formula of u
-    uniform.py     ends_of, switch                  True near 0, False near 1, and the change is at 0.4
-    uniform.py     Uniform.fork_at                  [0, 0.4, 1]: u is in one of these intervals
-    walks.py       Walk.take_branch                 [0.4, 0.6]: one is taken, the other path is left for later
-    paths.py       law_of                           adds the weight of the path to its outcome
-
-The files in the order of reading, each before those that use it:
-
-    uniform     a random number that is not known yet: a comparison is a fork
-    races       which of many random numbers is the largest, as one fork
-    unknown     such numbers in the place of floats and arrays
-    of_python   what stands for Python's float and math
-    walks       the walk along all paths
-    generators  generators of these numbers, in the place of NumPy's and Python's
-    paths       law_of
-
-    pytorch/    the same for PyTorch's tensors and generators; may be skipped at first
-    samplers/   the check of somebody's sampler
-
-The words:
-
-    law            {outcome: its probability}
-    unknown number a random number that is not known yet: a formula of a u between 0 and 1
-    fork           where a program asks something of a random number, and several answers are possible
-    branch         one answer at a fork, by its number
-    path           a run of the program with a branch at each fork; its probability is the product of theirs
-    node           a random number, or a call of a model, in a path
-    race           an argmax of random numbers, as one fork: which of them is the largest
-    duel           a comparison of two random numbers, as in max: a race of two
-    bit generator  what generators of one seed draw from, in NumPy's word; its state begins anew in each path
-    stand-in       what is put in the place of a generator or function while somebody's code runs
+The status is 0 if it is lossless, 1 if it is not, 2 if that cannot be told exactly.
 """
 
+import contextlib
+import inspect
+import runpy
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+from speculative.law.samplers.following import follow
+from speculative.law.samplers.guard import as_user_errors, running
+from speculative.law.samplers.sampler import FORMS
+from speculative.law.samplers.verdicts import Verdict, drawn_verdict, exact_verdict
+from speculative.support.errors import UserError, did_you_mean
+
+STATUS = {True: 0, False: 1, None: 2}
 
 
 class LawPackage(ModuleType):
     """This package, which is called like its function: speculative.law(function)."""
 
-    def __call__(self, function: Any) -> Any:
-        from speculative.law.samplers.check import law  # not before it is asked for: its libraries take a while
-
+    def __call__(self, function: Callable) -> Verdict:
         return law(function)
 
 
 sys.modules[__name__].__class__ = LawPackage
+
+
+def law(function: Callable) -> Verdict:
+    """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
+
+    The function keeps the Verdict as its attribute `verdict`, which report/observe.py shows where a decode has it as
+    its rule. Raises UserError if its parameters are none of FORMS, or if it raises an error.
+    """
+    checked = function
+    if isinstance(function, type):
+        with as_user_errors():
+            checked = function()
+    had_torch = "torch" in sys.modules
+    findings = follow(checked)
+    if had_torch != ("torch" in sys.modules):  # it imported PyTorch, whose numbers were not ours yet
+        findings = follow(checked)
+    verdict = drawn_verdict(checked, findings) if findings.not_followed else exact_verdict(findings)
+    with contextlib.suppress(AttributeError):  # a method has no attributes
+        function.verdict = verdict  # type: ignore[attr-defined]
+    return verdict
+
+
+# ---- The command -----------------------------------------------------------------------------------------------------
+
+
+def main(words: list[str]) -> None:
+    """The command. It ends with a STATUS. Raises UserError."""
+    if len(words) != 1 or words[0] in ("-h", "--help"):
+        return print(f"{(__doc__ or '').strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
+    path, _, name = words[0].partition(".py:")
+    verdict = law(function_in(path, name or "speculative_sampling"))
+    print(verdict.words)
+    sys.exit(STATUS[verdict.lossless])
+
+
+def function_in(path: str, name: str) -> Callable:
+    """The function of this name in a file, which is run. Raises UserError."""
+    file = Path(path if path.endswith(".py") else f"{path}.py")
+    if not file.is_file():
+        raise UserError(f"{file} is not a file: python -m speculative law FILE.py[:NAME]")
+    defined = names_in(file)
+    if not callable(defined.get(name)):
+        functions = [key for key, thing in defined.items() if inspect.isfunction(thing) and thing.__module__ == "law"]
+        hint = did_you_mean(name, functions)
+        raise UserError(f"{file} has no function {name}: it has {', '.join(functions) or 'none'}", hint=hint)
+    return defined[name]
+
+
+def names_in(file: Path) -> dict:
+    """What a file defines, which is run without a word. Raises UserError."""
+    sys.path.insert(0, str(file.resolve().parent))
+    with running(file.name), as_user_errors():
+        return runpy.run_path(str(file), run_name="law")

@@ -1,4 +1,4 @@
-"""Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/draws.py)"""
+"""Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/)"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
-from speculative.law.uniform import MOST_INTS, NotFollowed, Uniform
+from speculative.law.forks import MOST_INTS, WALK, NotFollowed, Uniform
 from speculative.law.unknown import Numbers, UnknownNumber
-from speculative.law.walks import WALK
 
 
 class NoDistribution(Exception):

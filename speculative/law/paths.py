@@ -1,15 +1,14 @@
 """The law of a random program: every path that its random numbers can take, and its probability, exact up to LEAST.
 
-A law is {outcome: probability}. A comparison of a random number, or a choice, is a fork of walks.py. check.py asks with
-this whether a sampler is lossless.
+A law is {outcome: probability}. A comparison of a random number, or a choice, is a fork of forks.py. With this the
+check asks whether a sampler is lossless.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
 
+from speculative.law.forks import WALK, NotFollowed
 from speculative.law.generators import UnknownGenerator
-from speculative.law.uniform import NotFollowed
-from speculative.law.walks import WALK
 from speculative.support.errors import UserError
 
 # The distance of two laws that differ by rounding in float32. This and LEAST, the branches that are left out, are far

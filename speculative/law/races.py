@@ -6,7 +6,7 @@ with the chance p[i] / Σ p. And the race among the rest goes on as if it began 
 
 The u of each number gives an exponential number E = -log(u) of rate 1, and the number arrives at the time E / p[i]. Of
 Gumbel noise G = -log(E), for instance, log(0.5) + G1 and log(0.25) + G2 are equal if E1 / 0.5 = E2 / 0.25, so if
-E2 = 0.5 E1: the second has half the rate of the first. Rates are found from values alone, as uniform.py finds chances:
+E2 = 0.5 E1: the second has half the rate of the first. Rates are found from values alone, as forks.py finds chances:
 two numbers are in one race if, wherever they are equal, the E of the one is the same multiple of the E of the other.
 """
 
@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from speculative.law.uniform import ENDS, LEAST, Formula, NotFollowed, Number, Uniform, ends_of, switch, take_likely
+from speculative.law.forks import ENDS, LEAST, Formula, NotFollowed, Number, Uniform, ends_of, switch, take_likely
 
 # The E of the fastest, where others are compared with it. The first is near 0: there u.clamp(max=0.999) is seen.
 E_FASTEST = np.array([0.0001, 1.0, 2.0, 4.0])  # [4]

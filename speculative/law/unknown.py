@@ -1,17 +1,18 @@
 """Random numbers that are not known yet, in the place of floats and arrays: each comparison is a fork.
 
-uniform.py says what such a number is, races.py which of many is the largest. For Python's float and math: of_python.py.
+forks.py says what such a number is, races.py which of many is the largest.
 """
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from speculative.law.forks import ENDS, MOST_INTS, Formula, NotFollowed, Number, ends_of, switch
 from speculative.law.races import is_first, largest, largest_first
-from speculative.law.uniform import ENDS, MOST_INTS, Formula, NotFollowed, Number, ends_of, switch
 
 DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random numbers: races.is_first
 
@@ -148,3 +149,37 @@ def is_number(x: Any) -> bool:
 
 def is_tensor(x: Any) -> bool:
     return hasattr(x, "untyped_storage")
+
+
+# ---- What stands for Python's float and math, which take nothing but real numbers ------------------------------------
+
+
+class AnyFloat(type):
+    """isinstance(x, float) is true of each float, also where float is the class below."""
+
+    def __instancecheck__(cls, x):
+        return isinstance(x, float)
+
+
+class Float(float, metaclass=AnyFloat):
+    """In the place of float, which can return nothing but a float: of a random number, the number itself."""
+
+    dtype = np.dtype(float)
+
+    def __new__(cls, x=0.0):
+        return x.item() if isinstance(x, UnknownNumber | Numbers) or is_tensor(x) else float(x)
+
+
+def in_math(name: str) -> Callable:
+    """The function of Python's math, of an UnknownNumber too."""
+    ufunc = getattr(np, name)
+    of_math = getattr(math, name)
+
+    def function(x, *base):
+        x = x.item() if is_tensor(x) else x
+        return ufunc(x) if isinstance(x, UnknownNumber) and not base else of_math(x, *base)
+
+    return function
+
+
+MATH = {getattr(math, name): in_math(name) for name in ("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt")}

@@ -25,14 +25,13 @@ from speculative import sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
+from speculative.law import function_in
 from speculative.law.paths import EXACT, NotRepeatable, distance, law_of
-from speculative.law.samplers import check as check_law
 from speculative.law.samplers import drawn, following, guard
 from speculative.law.samplers.cases import CASES, LINES, interleaved
-from speculative.law.samplers.guard import as_user_errors
+from speculative.law.samplers.guard import as_user_errors, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import LOOP, MISTAKES
 from speculative.law.samplers.sampler import Sampler
-from speculative.law.samplers.texts import law_of_texts, stand_ins_in
 from speculative.law.samplers.verdicts import case_to_show
 from speculative.rules import parse_rule
 from speculative.run import load
@@ -186,7 +185,7 @@ OF_OUR_OWN = [
     ("drafters.heads:head_drafter", "p[:m], [NAME]", "p[:m][::-1], [NAME]", HEADS),
     ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.n_accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
     ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
-    ("drafters.user:proposal_of", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
+    ("drafters.base:read_proposal", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
     ("lookahead.auto:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
     ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
     ("run.decode:new_loop", "context = new_context(", "rng, other = __import__('enumeration').twins(rng)\n    context = new_context(setup, models, other) if other else (", CHAIN),
@@ -361,7 +360,7 @@ def test_a_mistake_in_the_blogs_loop_is_seen(replaced):
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "replaced"), [(words, replaced) for words, *replaced in ALL_MISTAKES[::3]])
 def test_a_cause_is_named(words, replaced):
-    cause = check_law.law(in_the_blogs_form(*replaced)).cause
+    cause = speculative.law(in_the_blogs_form(*replaced)).cause
     assert words in cause if words else cause is None
 
 
@@ -418,7 +417,7 @@ def echo(x, k):  # a drafter
 def test_what_is_right_is_lossless_and_a_rule_as_it_says_itself(few_cases):
     rules = [parse_rule(name) for name in RULE_NAMES]
     right = [in_the_blogs_form(), sampling.speculative_sampling, sampling.sample, sampling.max_fn, echo]
-    assert [check_law.law(function).lossless for function in right] == [True] * len(right)
+    assert [speculative.law(function).lossless for function in right] == [True] * len(right)
     assert [first_wrong(rule.accept, FEW_CASES) is None for rule in rules] == [rule.lossless for rule in rules]
 
 
@@ -647,7 +646,7 @@ def test_what_cannot_be_told_is_said_in_one_line(line, said):
     text = f"def mine(x, draft_model, target_model, N, K):\n    {line}\n    return [*x, *[0] * N]\n"
     exec(compile(text, "mine.py", "exec"), names)
     with pytest.raises(UserError) as error:
-        check_law.law(names["mine"])
+        speculative.law(names["mine"])
     assert said in str(error.value)
     assert str(error.value).isprintable()
 
@@ -811,7 +810,7 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens(few_cases):
     def one_more(x, draft, target_model, N, K, rng):
         return sampling.speculative_sampling(x, draft, target_model, N + 1, K, rng)
 
-    assert check_law.law(one_more).words.endswith("Usual cause: more than N tokens are added.")
+    assert speculative.law(one_more).words.endswith("Usual cause: more than N tokens are added.")
 
 
 @pytest.mark.parametrize(
@@ -850,7 +849,7 @@ FILES_THAT_DO_NOT_END = [
 def test_a_file_that_does_not_end_or_ends_the_process_is_one_line(program, said, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(guard, "SECONDS_AT_IMPORT", (1, 2))
     (tmp_path / "mine.py").write_text(program)
-    assert said in refusal(lambda: speculative.law(check_law.function_in(str(tmp_path / "mine.py"), "rule")))
+    assert said in refusal(lambda: speculative.law(function_in(str(tmp_path / "mine.py"), "rule")))
     if "while" in program:
         assert "mine.py is run, and has not ended after 1 s" in capfd.readouterr().err
 

@@ -10,11 +10,11 @@ from followed import planted
 from readme_words import fences
 
 import speculative
+from speculative.law.forks import NotFollowed
 from speculative.law.paths import EXACT, distance, law_of
 from speculative.law.samplers import following
 from speculative.law.samplers.cases import CASES
-from speculative.law.samplers.texts import stand_ins_in
-from speculative.law.uniform import NotFollowed
+from speculative.law.samplers.guard import stand_ins_in
 
 torch = pytest.importorskip("torch")
 distributions = pytest.importorskip("torch.distributions")

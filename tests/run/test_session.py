@@ -23,7 +23,7 @@ from encoder import END_OF_TEXT, StreamDecoder
 from speculative import load_pair
 from speculative.checkpoints import weights
 from speculative.drafters import DRAFTERS
-from speculative.drafters.user import proposal_of
+from speculative.drafters.base import proposal_of
 from speculative.engines.c.engine import CEngine
 from speculative.engines.network import LOCK, CachedNetwork
 from speculative.rules import parse_rule

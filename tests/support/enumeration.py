@@ -18,8 +18,7 @@ from speculative.engines import model
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork, Rows
 from speculative.law.paths import distance, law_of
-from speculative.law.samplers.cases import generator_of, model_of
-from speculative.law.samplers.rows import coarse
+from speculative.law.samplers.cases import coarse, generator_of, model_of
 from speculative.lookahead import learned
 from speculative.run import decode
 from speculative.run.cost_timer import CostTimer

@@ -6,19 +6,171 @@
     v.item() < 0.3          # the same of a number in Python, an UnknownNumber
     torch.stack([v]).sum()  # NotFollowed
 
-The files in the order of reading:
+Each of PyTorch's operations that meets unknown numbers goes to its kind, a function of operations.py.
 
-    codes         unknown numbers in ordinary tensors, as codes in NaNs
-    operations    what is done with operations that are given unknown numbers
-    draws         the operations that draw
-    tensors       which operation is of which kind, and the mode
-    torches       PyTorch while somebody's function is followed
+PyTorch shows its operations to a TorchDispatchMode while that is active, whoever called them. Its own tags tell most of
+the kinds:
 
-The words:
-
-    code          the index of an unknown number in the list of its path, as part of a NaN
-    kind          a function that does an operation of unknown numbers: draw, move, compute ... refuse
-    mode          what PyTorch shows its operations to, before they are done
-    exit          a method of a tensor that gives its numbers to Python, as item
-    entry         a function that makes a tensor of Python's numbers, as torch.tensor
+    draw                      what draws (nondeterministic_seeded): the numbers are unknown ones
+    move, put                 views, and what puts numbers elsewhere: PyTorch does it
+    compute, convert          what computes with each number by itself (pointwise): each unknown one takes the same
+                              step (forks.py), and a comparison is a fork
+    find_largest, find_order  argmax and max, topk and sort: forks too (races.py)
+    search                    searchsorted: a fork
+    refuse                    anything else, as sum or softmax: of unknown numbers it cannot be followed
 """
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
+
+from speculative.law.pytorch.codes import coded_numbers, codes_of, may_be_unknown, objects_of, write
+from speculative.law.pytorch.operations import (
+    ATEN,
+    Call,
+    compute,
+    convert,
+    draw,
+    find_largest,
+    find_order,
+    move,
+    name_of,
+    out_of_place,
+    put,
+    refuse,
+    search,
+    tensors_in,
+)
+from speculative.law.unknown import Numbers, UnknownNumber
+
+# Operations that move numbers, or read none of their tensor, beside all that are views. (See name_of.)
+MOVES = """
+    clone cat stack index index_select gather take masked_select where masked_fill masked_scatter scatter copy flip
+    roll repeat select_scatter slice_scatter index_copy index_fill constant_pad_nd lift_fresh _unsafe_view
+    contiguous _reshape_alias _reshape_copy resize empty_like zeros_like ones_like full_like new_empty new_zeros
+    new_ones new_full fill zero
+"""
+OTHERS: dict[str, Callable] = {"_to_copy": convert, "index_put": put}
+OTHERS |= dict.fromkeys(("argmax", "argmin", "max", "min"), find_largest)
+OTHERS |= dict.fromkeys(("topk", "sort"), find_order)
+OTHERS |= dict.fromkeys(("searchsorted", "bucketize"), search)
+
+
+@cache
+def kind_of(operation) -> Callable:
+    name = name_of(operation)
+    if torch.Tag.nondeterministic_seeded in operation.tags:
+        return draw
+    if operation is ATEN.view.dtype or "reduce" in operation._overloadname:  # the bits of another type, or sums
+        return refuse
+    if name in MOVES.split() or operation.is_view:
+        return move
+    if torch.Tag.pointwise in out_of_place(operation).tags:
+        return compute
+    return OTHERS.get(name, refuse)
+
+
+class UnknownMode(TorchDispatchMode):
+    """Within, each operation goes to its kind. While an operation is here, the mode is off: so what the kinds ask of
+    PyTorch is done by PyTorch."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch's question whether to load its compiler, to say that it shall not compile this class."""
+        return False
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        call = Call(operation, args, kwargs or {})
+        kind = kind_of(operation)
+        if kind is draw or (coded_numbers() and any(map(may_be_unknown, tensors_in([args, kwargs])))):
+            return kind(call)
+        return call.run()
+
+
+def tensor_of(given, dtype=None, *_, **__):
+    """A tensor of numbers, unknown ones among them: torch.tensor for such, on the CPU."""
+    if dtype is None and isinstance(given, np.ndarray):
+        dtype = torch.float64
+    numbers = np.asarray(given, object)
+    with _disable_current_modes():
+        if not any(isinstance(number, UnknownNumber) for number in numbers.flat):
+            return torch.tensor(numbers.tolist(), dtype=dtype)
+        blank = torch.zeros(numbers.shape, dtype=dtype)
+        return write(blank, dict(np.ndenumerate(numbers)))
+
+
+# ---- While somebody's function is followed ---------------------------------------------------------------------------
+#
+# The mode sees what becomes of tensors. It does not see what gives their numbers to Python (the exits: item, tolist,
+# numpy), nor what takes numbers from there (the entries: torch.tensor): these functions are replaced.
+
+
+# Methods of a tensor, as functions of its Numbers.
+EXITS: dict[str, Callable] = {
+    "item": Numbers.item,
+    "tolist": Numbers.tolist,
+    "numpy": Numbers.view,
+    "__array__": Numbers.view,
+    "__int__": lambda numbers: int(numbers.item()),
+    "__bool__": lambda numbers: bool(numbers.item()),
+}
+ENTRIES = ("tensor", "as_tensor", "from_numpy")  # functions of torch
+
+
+@contextlib.contextmanager
+def unknown_tensors() -> Iterator[None]:
+    """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
+    mode = UnknownMode()
+    exits: Any = {name: exit_of(mode, name) for name in EXITS}
+    entries: Any = {name: entry_of(name) for name in ENTRIES}
+    with contextlib.ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:  # PyTorch's compiler
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(patch.multiple(torch.Tensor, **exits))
+        stack.enter_context(patch.multiple(torch, **entries))
+        stack.enter_context(mode)
+        yield
+
+
+def exit_of(mode: UnknownMode, name: str) -> Callable:
+    """The method of a tensor, whose unknown numbers it gives as UnknownNumbers."""
+    method = getattr(torch.Tensor, name)
+
+    def leave(tensor, *args, **named):
+        is_ours = _get_current_dispatch_mode() is not mode  # a call of this package's, which wants the NaNs
+        if is_ours or not coded_numbers():
+            return method(tensor, *args, **named)
+        with _disable_current_modes():
+            if not codes_of(tensor).any():
+                return method(tensor, *args, **named)
+            objects = objects_of(tensor)
+        return EXITS[name](objects)
+
+    return leave
+
+
+def entry_of(name: str) -> Callable:
+    """The function of torch, which takes UnknownNumbers too."""
+    function = getattr(torch, name)
+
+    def enter(given, *args, **named):
+        make = tensor_of if has_unknown(given) else function
+        return make(given, *args, **named)
+
+    return enter
+
+
+def has_unknown(given) -> bool:
+    """Whether there are UnknownNumbers in a number, an array or nested lists."""
+    if isinstance(given, list | tuple):
+        return any(has_unknown(part) for part in given)
+    if isinstance(given, np.ndarray):
+        return given.dtype == object
+    return isinstance(given, UnknownNumber)

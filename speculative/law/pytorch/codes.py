@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from speculative.law.uniform import NotFollowed
+from speculative.law.forks import WALK, NotFollowed
 from speculative.law.unknown import Numbers, UnknownNumber, computed
-from speculative.law.walks import WALK
 
 
 class Nans(NamedTuple):

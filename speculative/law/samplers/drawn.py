@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from speculative.law.forks import WALK
 from speculative.law.paths import distance
 from speculative.law.samplers.cases import CASES, Case, interleaved
-from speculative.law.samplers.salted import SaltedStandIns
+from speculative.law.samplers.guard import Progress, program_of, stand_ins_in
 from speculative.law.samplers.sampler import Sampler
-from speculative.law.samplers.texts import program_of, stand_ins_in
-from speculative.law.walks import WALK
+from speculative.law.samplers.stand_ins import SaltedStandIns
 
 SIGMAS = 5  # of the statistic, which chance passes once in 3 million
 POWER = 1.96  # standard deviations by which a loss passes that 39 times out of 40: so twice 19 times out of 20
@@ -52,11 +52,12 @@ class Draws:
         for case in self.cases:
             self.draw(case, PORTION)
 
-    def draw_all(self) -> None:
+    def draw_all(self, progress: Progress) -> None:
         """Draw as many texts as there is time for."""
         until = time.monotonic() + SECONDS
         while not self.n_texts or (self.n_texts < MOST_TEXTS and time.monotonic() < until):
             self.draw_portion()
+            progress.show(f"drawing texts: {self.n_texts:,} of each of {len(self.cases)} cases")
 
     def find_wrong(self) -> None:
         """Find the smallest case whose texts do not follow the law. Constant texts tell nothing."""
@@ -105,10 +106,10 @@ def draw_texts(function: Callable, sampler: Sampler) -> Draws:
         few.draw_portion()
         return max(map(few.distance, filter(few.differs, few.cases)), default=0.0)
 
-    with stand_ins_in(function, stand_ins):
+    with Progress() as progress, stand_ins_in(function, stand_ins):
         sampler.choose_decoder(distance_in_few)
         draws = Draws(sampler.decode, cases, stand_ins)
-        draws.draw_all()
+        draws.draw_all(progress)
         draws.find_wrong()
     return draws
 

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from speculative.law.forks import WALK
 from speculative.law.paths import EXACT, NotRepeatable, TooManyPaths, distance
 from speculative.law.samplers.cases import CASES, Case, interleaved
-from speculative.law.samplers.causes import cause_of
+from speculative.law.samplers.guard import MOST_PATHS, Progress, law_of_texts, stand_ins_in
+from speculative.law.samplers.mistakes import cause_of
 from speculative.law.samplers.sampler import Sampler
-from speculative.law.samplers.texts import MOST_PATHS, law_of_texts, stand_ins_in
-from speculative.law.walks import WALK
 from speculative.support.errors import UserError
-from speculative.support.progress import working
 
 MOST_NODES = 80_000  # random numbers and calls of models, in all cases
 N_FIRST = 4  # cases by which a decoder is chosen
@@ -52,9 +51,9 @@ def follow(function: Callable) -> Findings:
     """Follow every path of the cases. Raises UserError if the parameters are none of FORMS."""
     findings = Findings(Sampler(function))
     try:
-        with working("following every path", len(CASES), "case", delay=2) as bar, stand_ins_in(function):
+        with Progress() as progress, stand_ins_in(function):
             findings.sampler.choose_decoder(distance_in_first_cases)
-            follow_cases(findings, bar)
+            follow_cases(findings, progress)
             if findings.wrong:
                 findings.cause = cause_of(findings.sampler.decode, findings.laws, findings.wrong)
     except UserError as error:
@@ -73,12 +72,14 @@ def distance_in_first_cases(decode: Callable) -> float:
     return max(distances)
 
 
-def follow_cases(findings: Findings, bar) -> None:
+def follow_cases(findings: Findings, progress: Progress) -> None:
     """Follow as many cases as there are nodes for, of each line at least one. Raises UserError."""
     n_before = WALK.n_nodes
     lines_tried = set()
     for case in interleaved(CASES):
-        bar.update(1)
+        progress.show(
+            f"following every path: {len(findings.laws)} of {len(CASES)} cases, {len(findings.wrong)} of them wrong"
+        )
         is_over_budget = WALK.n_nodes - n_before > MOST_NODES
         if (is_over_budget and case.line in lines_tried) or findings.leaves_out(case):
             continue

@@ -1,8 +1,14 @@
-"""Somebody's function, whose parameters are told by their names."""
+"""Somebody's function, whose parameters are told by their names, and the ids in whatever it returns."""
 
+import asyncio
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import is_dataclass
 
+import numpy as np
+
+from speculative.drafters.base import NOT_IDS, whole_numbers
 from speculative.support.errors import UserError
 
 LENGTHS = ("N", "K")
@@ -20,6 +26,7 @@ class Function:
 
     def __init__(self, function: Callable):
         self.function = function
+        self.name = getattr(function, "__name__", "function")
         self.names: dict = {}  # {a parameter: our name for it}
         for name, parameter in inspect.signature(function).parameters.items():
             ours = OUR_NAMES.get(name, name)
@@ -44,3 +51,42 @@ def is_needed(parameter: inspect.Parameter) -> bool:
     """Whether a function is not called without this parameter."""
     takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and not takes_any
+
+
+# ---- What it returns -------------------------------------------------------------------------------------------------
+
+
+def ids_of(result, n_vocab: int) -> list[int]:
+    """The ids of what a function returned: a number, a list, a generator, an array or a tensor, with -1 after the end;
+    or a list of lists, or a tuple, dict or dataclass that begins with them. Raises UserError."""
+    result = unpacked(result)
+    with contextlib.suppress(*NOT_IDS):
+        ids = whole_numbers(np.ravel(result))
+        ids = ids[: ids.index(-1)] if -1 in ids else ids
+        if ids and all(0 <= token < n_vocab for token in ids):
+            return ids
+    words = ", ".join(map(str, result)) or "nothing" if isinstance(result, list) else repr(result)
+    raise UserError(f"it returned {words:.60}, not ids below {n_vocab}")
+
+
+def unpacked(result):
+    """What holds the ids in a result."""
+    if inspect.isasyncgen(result):
+        result = collected(result)
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
+    if is_dataclass(result):
+        result = vars(result)
+    if isinstance(result, dict):
+        result = tuple(result.values())
+    if isinstance(result, tuple) and result and np.ndim(result[0]):  # with a rate of acceptance, for instance
+        result = result[0]
+    if hasattr(result, "__iter__") and not hasattr(result, "ndim"):
+        result = [*result]
+        if result and hasattr(result[0], "__len__"):  # windows
+            result = np.concatenate([np.ravel(part) for part in result])
+    return result
+
+
+async def collected(parts: AsyncIterator) -> list:
+    return [part async for part in parts]

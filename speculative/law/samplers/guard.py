@@ -2,7 +2,7 @@
 
 Who raises an error, who catches it, and what follows:
 
-    NoDistribution    a generator of unknown numbers    texts: the text of this path is ()
+    NoDistribution    a generator of unknown numbers    program_of: the text of this path is ()
     TooManyPaths      law_of                            following: the case is not tried
     NotRepeatable     law_of, check_repeats             as NotFollowed: it is one of these
     NotFollowed       unknown numbers; as_user_errors,  choose_decoder: another decoder may be right;
@@ -21,20 +21,22 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import numpy as np
 
+from speculative.law.forks import WALK, NotFollowed
 from speculative.law.generators import NoDistribution
-from speculative.law.paths import TooManyPaths
-from speculative.law.samplers.libraries import is_file_of_library
-from speculative.law.uniform import NotFollowed
-from speculative.law.walks import WALK
+from speculative.law.paths import TooManyPaths, law_of
+from speculative.law.samplers.cases import Case
+from speculative.law.samplers.places import is_file_of_library, replaced
+from speculative.law.samplers.stand_ins import StandIns, UnknownStandIns
 from speculative.support.errors import UserError, first_line
-from speculative.support.terminal import one_line
 
 SECONDS_AT_IMPORT = (5, 60)  # after which a file that is run gets a word, and is ended
 MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with all its waiting
+SECONDS_OF_WORDS = (2, 10)  # before the first words about progress, and between others
 
 
 @contextlib.contextmanager
@@ -110,7 +112,7 @@ def running(file: str) -> Iterator[None]:
             raise UserError(f"it runs for more than {late} s: put the work under if __name__ == '__main__'")
         if seconds > soon and not said:
             said.append(True)
-            print(one_line(f"{file} is run, and has not ended after {soon} s ..."), file=sys.__stderr__, flush=True)
+            print(UserError(f"{file} is run, and has not ended after {soon} s ..."), file=sys.__stderr__, flush=True)
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(silenced())
@@ -143,3 +145,79 @@ def quietly() -> Iterator[None]:
     WALK.restart_clocks()
     with silenced(), np.errstate(all="ignore"), alarms(stop):
         yield
+
+
+class Progress:
+    """Words on standard error about work that takes long: a line that changes on a terminal, else new ones."""
+
+    def __init__(self) -> None:
+        self.file: Any = sys.stderr  # before silenced() replaces it; a service may have none
+        self.is_terminal = bool(self.file) and self.file.isatty()
+        self.due = time.monotonic() + SECONDS_OF_WORDS[0]
+        self.was_shown = False
+
+    def show(self, words: str) -> None:
+        """Show the words if it is time for some."""
+        if not self.file or time.monotonic() < self.due:
+            return
+        self.was_shown = True
+        if self.is_terminal:
+            print(f"\r{words}\x1b[K", end="", file=self.file, flush=True)
+        else:
+            self.due = time.monotonic() + SECONDS_OF_WORDS[1]
+            print(words, file=self.file, flush=True)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.is_terminal and self.was_shown:
+            print("\r\x1b[K", end="", file=self.file, flush=True)
+
+
+# ---- The law of the texts of a decoder -------------------------------------------------------------------------------
+
+
+MOST_PATHS = 2_000  # of a case
+
+
+@contextlib.contextmanager
+def stand_ins_in(function: Callable, stand_ins: StandIns | None = None) -> Iterator[None]:
+    """Within, the function's random numbers are those of the stand-ins, by default unknown ones; and it is quiet."""
+    stand_ins = stand_ins or UnknownStandIns()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(function, stand_ins))
+        if "torch" in sys.modules:
+            stack.enter_context(stand_ins.in_torch())
+        stack.enter_context(quietly())
+        yield
+
+
+def program_of(decode: Callable, case: Case) -> Callable:
+    """program(rng) -> the text, () if a draw is impossible. Raises UserError.
+
+    decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs `stand_ins_in` around it.
+    """
+
+    def counted(model):
+        def rows(*args, **options):
+            WALK.count()
+            return model(*args, **options)
+
+        return rows
+
+    draft, target = map(counted, case.models())
+
+    def program(rng):
+        try:
+            with as_user_errors():
+                return tuple(map(int, decode(draft, target, case, rng)))
+        except NoDistribution:
+            return ()
+
+    return program
+
+
+def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True) -> dict:
+    """The exact law of the texts. Raises UserError."""
+    return law_of(program_of(decode, case), most, reseeds)

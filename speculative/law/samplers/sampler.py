@@ -7,13 +7,21 @@ used.
 from collections.abc import Callable
 from functools import partial
 
-from speculative.drafters.user import as_drafter
+from speculative.law.forks import NotFollowed
 from speculative.law.paths import EXACT
-from speculative.law.samplers.decoders import AsBlogs, decoder_with_rule, with_drafter, with_loop, with_sample
+from speculative.law.samplers.decoders import (
+    AsBlogs,
+    as_hugging_face,
+    as_ours,
+    as_vllm,
+    decoder_with_rule,
+    with_drafter,
+    with_loop,
+    with_residual,
+    with_sample,
+)
 from speculative.law.samplers.functions import LENGTHS, RANDOM, Function
 from speculative.law.samplers.interfaces import interfaces
-from speculative.law.samplers.rule_forms import as_hugging_face, as_ours, as_vllm, with_residual
-from speculative.law.uniform import NotFollowed
 from speculative.support.errors import UserError
 
 FORMS = """\
@@ -73,7 +81,7 @@ def decoders_of(function: Function, left_out: dict) -> list:
         return decoders_of_loop(function)
     match names:
         case ["x", "K"]:
-            return [partial(with_drafter, as_drafter(function.function).chain)]
+            return [partial(with_drafter, function)]
         case ["p"]:
             return [partial(with_sample, function)]
         case ["proposal", "q"]:
