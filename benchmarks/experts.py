@@ -1,4 +1,4 @@
-"""What a window costs a mixture of experts: its tokens choose experts of their own, whose weights are all read.
+"""The cost of a window for a mixture of experts: its tokens choose experts of their own, whose weights are all read.
 
     python -m benchmarks experts
 

@@ -138,7 +138,7 @@ def summarise(rows: list[dict]) -> list[dict]:
 
 
 def order(line: dict[str, Any]) -> list[str]:
-    """Return what lines are sorted by: numbers as texts of one length."""
+    """Return the key by which lines are sorted: numbers as texts of one length."""
     return [str(line[name]).zfill(6) for name in KIND]
 
 

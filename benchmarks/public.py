@@ -30,7 +30,7 @@ from speculative.support.errors import UserError, did_you_mean
 HOME = Path(__file__).parents[1]
 ADAPTERS = HOME / "benchmarks" / "samplers" / "adapters.py"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
-NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # what is compiled cannot be followed
+NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # compiled code cannot be followed
 MOST_NODES, MOST_PATHS = 5_000, 500  # fewer than the law's, since there are many samplers
 MOST_SECONDS = (60, 600)  # of a text, which a machine with other work takes longer for
 HEADINGS = ("file", "function", "verdict", "distance", "cause", "lines added")
@@ -48,7 +48,8 @@ class Row(NamedTuple):
 
 
 class Checkout(MetaPathFinder, Loader):
-    """Finds the modules of a checkout, without its __init__ files, and stand-ins for what it imports in vain."""
+    """Finds the modules of a checkout, without its __init__ files, and stand-ins for the modules that it imports in
+    vain."""
 
     def __init__(self, root: Path, stand_ins: tuple[str, ...]):
         self.root = root
@@ -111,7 +112,7 @@ def in_short(verdict: Verdict) -> str:
 
 
 def lines_added(name: str) -> str:
-    """Count what an adapter adds: its lines between the first and the last, without imports and comments."""
+    """Count the lines that an adapter adds: those between the first and the last, without imports and comments."""
     text = ADAPTERS.read_text(encoding="utf-8")
     [adapter] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name]
     lines = [line.strip() for line in text.split("\n")[adapter.lineno : adapter.end_lineno - 1]]

@@ -21,7 +21,8 @@ def trouble(figures: Figures) -> str | None:
 def undisturbed(
     measure: Callable[[], Result], trouble_of: Callable[[Result], str | None], busy: bool = False
 ) -> Result:
-    """Return what measure() gives, once it has no trouble. busy: take the first. Raises UserError after a few tries."""
+    """Return the result of measure(), once it has no trouble. busy: take the first. Raises UserError after a few
+    tries."""
     reason = None
     for number in range(1, TRIES + 1):
         result = measure()

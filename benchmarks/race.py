@@ -28,7 +28,7 @@ LEAST = 1.2  # pixels of a call's width, so that a draft model's can be seen
 HEIGHT = 9  # pixels of a line of calls: the drafts' lines are above the target's
 SECONDS = 12.0  # of the picture, then it begins again
 RACING = 0.75  # share of these seconds that the slower decoder takes
-NAMES = {  # of what is drawn -> its words in the key
+NAMES = {  # of each kind of mark -> its words in the key
     "draft": "call of the draft model",
     "target": "call of the target",
     "accepted": "accepted draft",
@@ -78,7 +78,7 @@ class Picture:
 
     def lane(self, lane: dict, prompt: str, note: str) -> None:
         """Draw a decoder: its title, its calls, a block for each token, and its text. lane: as report.race has it.
-        note: what follows the calls and their time."""
+        note: the words after the calls and their time."""
         right = WIDTH - MARGIN
         self.y += 14
         title, _, count = lane["label"].partition(": ")
@@ -126,7 +126,7 @@ class Picture:
         return f'<tspan class="{self.appears(piece.time)}" fill="var(--{piece.origin})">{text}</tspan>'
 
     def appears(self, time: float) -> str:
-        """Return the class of what appears at this time."""
+        """Return the class of marks that appear at this time."""
         percent = 100 * RACING * time / self.seconds
         name = f"t{round(100 * percent)}"
         rule = f"@keyframes {name} {{ 0%, {percent:.2f}% {{ opacity: 0 }} {percent + 0.01:.2f}%, to {{ opacity: 1 }} }}"
@@ -136,7 +136,7 @@ class Picture:
         return name
 
     def key(self) -> None:
-        """Draw what the colours mean, and how much slower than the run the picture is."""
+        """Draw the meaning of the colours, and how much slower than the run the picture is."""
         x = MARGIN
         self.y += 6
         for name, words in NAMES.items():
@@ -157,7 +157,7 @@ class Picture:
 
 
 def origin_of(token: dict) -> str:
-    """Return what a token's colour shows. The rest of a character has the colour of autoregressive text."""
+    """Return the meaning of a token's colour. The rest of a character has the colour of autoregressive text."""
     return (token["origin"] or "autoregressive").partition(":")[0]  # without the drafter's name
 
 

@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 
 
 class Decode(NamedTuple):
-    """What one decode gave."""
+    """The result of one decode."""
 
     seconds: float
     tokens: list[int]

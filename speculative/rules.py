@@ -28,18 +28,18 @@ class Tested(NamedTuple):
 
     u: float  # the random number
     p: float  # p(j)
-    q: float  # q(j), of what the siblings before it have left of q
+    q: float  # q(j), of the rest of q that the siblings before it have left
     passed: bool
     w: float | None = None  # in a block: the chance that j is accepted, by its own test or a later one
     h: float | None = None  # in a block: the chance that its own test passes
 
 
 class Judgement(NamedTuple):
-    """What a rule decides about a proposal."""
+    """The decision of a rule about a proposal."""
 
     accepted: list[int]  # the drafts
     rest: Any  # [n_vocab], the distribution of the token after them
-    origin: str  # of rest: "q", a row of the target's; "residual", what a rejection has left of it
+    origin: str  # of rest: "q", a row of the target's; "residual", the rest of it after a rejection
     tests: list[Tested]  # of each draft that was tested
 
 
@@ -127,7 +127,7 @@ class OneByOne(Rule):
                 rest = self.residual_of(rest, p, j)  # [n_vocab]
                 origin = "residual"
 
-        # Step 4: the next token is drawn from what is left of q if every child was rejected, and at a leaf from its
+        # Step 4: the next token is drawn from the rest of q if every child was rejected, and at a leaf from its
         # row.
         return Judgement(tokens, rest, origin, tests)
 

@@ -81,8 +81,8 @@ def ratio(q: np.ndarray, p: np.ndarray, j: int) -> float:  # [n_vocab] twice, id
 
 
 def as_proposal(given: Any) -> Any:
-    """What a drafter returned, a Proposal or (tokens, p), with tokens [m] and p [m, n_vocab] as arrays (a trees.Tree as
-    it is). Raises UserError if it is something else."""
+    """The proposal of a drafter that returned a Proposal or (tokens, p), with tokens [m] and p [m, n_vocab] as arrays
+    (a trees.Tree as it is). Raises UserError if it is something else."""
     if not isinstance(given, Proposal):
         if hasattr(given, "tokens"):
             return given
@@ -100,7 +100,7 @@ def as_proposal(given: Any) -> Any:
 
 
 def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n_vocab]
-    """The last n rows of what a model returned. Raises UserError if they are not distributions."""
+    """The last n rows that a model returned. Raises UserError if they are not distributions."""
     is_array = getattr(rows, "ndim", 0) == 2 and rows.dtype.kind == "f"
     if not is_array or len(rows) < n:
         returned = type(rows).__name__

@@ -5,9 +5,9 @@ nodes are drafts, its root is the last token of the text; each path from the roo
 scores all nodes at once. Then the walk goes down from the root: at each node its children are tested in order, and the
 first that is accepted is the next node. A chain is the tree in which every node has one child.
 
-As in sampling.py, p is the draft's distribution and q the target's. p[i] is exactly what tokens[i] was drawn from,
-given x, the path to its parent, and the siblings before it. So siblings that were drawn without replacement have
-different p: each is normalised without the ones before it. A drafter that draws nothing gives a one-hot p.
+As in sampling.py, p is the draft's distribution and q the target's. p[i] is exactly the distribution that tokens[i] was
+drawn from, given x, the path to its parent, and the siblings before it. So siblings that were drawn without replacement
+have different p: each is normalised without the ones before it. A drafter that draws nothing gives a one-hot p.
 
 Source: Miao et al. 2023, "SpecInfer" (a tree in one call; siblings tested in turn); Chen et al. 2024, "Sequoia",
 section 3.2 (siblings without replacement, each tested against the remainder of q); Leviathan et al. 2023 (the chain).

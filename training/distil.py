@@ -175,7 +175,7 @@ def acceptance_figures(n_head: int, held_out: dict) -> Callable:
 
 def save_better(o, draft: Model, params: dict, figures: Callable, show: Callable = print) -> None:
     """Save the draft with these parameters, or as it began if α on held-out text did not rise. Show the figures of the
-    draft as it began, and of what is saved. They are empty if no text was held out."""
+    draft as it began, and of the one that is saved. They are empty if no text was held out."""
     saved = as_stored(params)
     before, after = figures(draft.params), figures(saved)
     if before and sum(after.values()) <= sum(before.values()):

@@ -33,7 +33,7 @@ from training.network import Model
 
 
 class Lines(NamedTuple):
-    """What a text that was served teaches, as the rows of a Lesson: with zeros after the text."""
+    """The lesson of a text that was served, as the rows of a Lesson: with zeros after the text."""
 
     x: Any  # [n_seq]
     q: Any  # [n_seq, n_vocab]
@@ -42,7 +42,7 @@ class Lines(NamedTuple):
 
 @dataclass
 class Totals:
-    """What decoding gave and took so far."""
+    """The tokens and seconds of decoding so far."""
 
     n_tokens: int = 0
     n_tested: int = 0  # Σ (drafted + 1)
@@ -55,7 +55,7 @@ class Totals:
 
 
 class Server:
-    """Serves the prompts in their order, and keeps what the newest texts teach."""
+    """Serves the prompts in their order, and keeps the lessons of the newest texts."""
 
     def __init__(self, o, encoder, target: Model, draft: Model):
         """o: the flags of the command."""

@@ -1,1 +1,1 @@
-"""The samplers of others: which are listed, and what shows each to the law in one of its forms."""
+"""The samplers of others: which are listed, and the adapter that shows each to the law in one of its forms."""

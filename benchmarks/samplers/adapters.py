@@ -1,4 +1,4 @@
-"""Public samplers in the law's forms, a function each: what one adds to a project so that its law can be taken.
+"""Public samplers in the law's forms, a function each: the lines to add to a project so that its law can be taken.
 
 Each returns a rule or a loop, and imports its project only when it is called.
 """

@@ -5,5 +5,5 @@ an index: the type, shape and place of each tensor in a file. weights.py maps th
 are the parameters of gpt2.py.
 
 To add a form: the names of its files in official.py, its reader, and a branch for each in folder.py (weights_of,
-Checkpoint.open_weights). Take its row out of advice.ini, which says what is not read.
+Checkpoint.open_weights). Take its row out of advice.ini, which has the forms that are not read.
 """

@@ -29,7 +29,7 @@ def first_row(section: str, names: Iterable[str]) -> tuple | None:
 
 
 def advice(lacking: Collection[str], names: set[str], model: str, folder: str) -> str:
-    """Return what would help a folder. lacking: "settings", "tokens", "weights". names: the files that it has. model:
+    """Return the advice for a folder. lacking: "settings", "tokens", "weights". names: the files that it has. model:
     the folder itself, or the model of the hub whose files these are."""
     if "weights" in lacking and (inner := inner_models(folder)):
         return f"there is a model in {inner[-1]}: give that path"
@@ -42,7 +42,7 @@ def advice(lacking: Collection[str], names: set[str], model: str, folder: str) -
 
 
 def advice_on_tensors(names: Iterable[str]) -> str:
-    """Return "; " and what the names of a checkpoint's tensors tell, or "" if they tell nothing."""
+    """Return "; " and the advice that the names of a checkpoint's tensors give, or ""."""
     row = first_row("tensors", names)
     return f"; {row[1]}" if row else ""
 

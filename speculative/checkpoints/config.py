@@ -42,7 +42,7 @@ HONOURED = {
     "scale_attn_by_inverse_layer_idx": [True, False],
     "attention_head_type": ["multihead"],
 }
-# What tells that the weights cannot be read as GPT-2's.
+# Settings of models whose weights cannot be read as GPT-2's.
 QUANTIZED = "the weights are quantized: use the model that was quantized, with dtype int8"
 OTHER_KINDS = {
     "quantization_config": QUANTIZED,
@@ -51,7 +51,7 @@ OTHER_KINDS = {
     "auto_map": "the model has code of its own, which is not run: if it computes as GPT-2 does, delete auto_map there",
 }
 OTHER_VALUES = {"attention_head_type": "; multi-query attention is not GPT-2's"}
-# What transformers changes a text by at every temperature, with the values that change nothing.
+# Settings by which transformers changes a text at every temperature, with the values that change nothing.
 PENALTIES = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beams"), 1),
     **dict.fromkeys(("no_repeat_ngram_size", "min_length", "min_new_tokens", "diversity_penalty"), 0),
@@ -130,7 +130,7 @@ def sizes_of(config: dict) -> dict:
     """Return {n_vocab, n_ctx, n_embd, n_head, n_layer} of all settings.
 
     If they are not GPT-2's, n_inner (the width between the two layers of ffn) and activation_function ("gelu" or
-    "relu") too. stand_in is there if the model is not the official one of its name: what it is instead.
+    "relu") too. stand_in is there if the model is not the official one of its name: it says which model it is.
     """
     hparams = {name: config[name] for name in SIZES}
     n_inner = config.get("n_inner", 4 * config["n_embd"])

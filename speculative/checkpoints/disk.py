@@ -27,7 +27,7 @@ OTHER_FILES = {
 
 
 class FileState(NamedTuple):
-    """What changes when another file takes a path's place, or when its content changes."""
+    """Return the facts of a file that change when another one takes its place, or when its content changes."""
 
     n_bytes: int
     modified: int  # nanoseconds
@@ -82,12 +82,12 @@ class FilesInUse:
 
 
 def bad_file(path: AnyPath, fault: str) -> UserError:
-    """Return the UserError for a file that is not what it should be, but can be read."""
+    """Return the UserError for a file that can be read and has the wrong content."""
     return UserError(f"{path}: {other_file(path) or fault}{how_it_comes_back(Path(path))}")
 
 
 def other_file(path: AnyPath) -> str:
-    """Return the kind of a file that is in another one's place, by its first bytes, and what to do; "" if unknown."""
+    """Return the kind of a file that is in another one's place, by its first bytes, and a remedy; "" if unknown."""
     if size_of(path) == 0:
         return ""
     with open(path, "rb") as f:
@@ -96,7 +96,7 @@ def other_file(path: AnyPath) -> str:
 
 
 def how_it_comes_back(path: Path) -> str:
-    """Return what to delete, so that a damaged file is downloaded again; "" if it was not downloaded."""
+    """Return the file to delete, so that a damaged one is downloaded again; "" if it was not downloaded."""
     if path.parent.parent.name == "snapshots":  # a link of the hub's cache
         return f"; delete {os.path.realpath(path)} to have it downloaded again"
     sums = path.with_name("SHA256SUMS")  # of the official models' files

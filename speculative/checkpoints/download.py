@@ -1,6 +1,6 @@
 """Downloads of OpenAI's files over HTTP. Models of the Hugging Face hub are downloaded by its own library: see hub.py.
 
-What has arrived of NAME is kept in NAME.part, so that the next attempt, or the next run, asks for the rest only. It
+The first bytes of NAME are kept in NAME.part, so that the next attempt, or the next run, asks for the rest only. It
 gets its name when its size agrees, and its sha256 if that is known. SHA256SUMS lists all of them, for sha256sum -c.
 """
 
@@ -140,7 +140,8 @@ def is_ours(part: str) -> bool:
 
 
 def write(answer: Any, part: str, begin: int, length: int) -> None:
-    """Write the bytes of an answer to the file from `begin` on, as far as they come: its size says what is missing."""
+    """Write the bytes of an answer to the file from `begin` on, as far as they come: its size says how much is
+    missing."""
     import requests
 
     bar = working(f"downloading {part}", length, "B", initial=begin, unit_scale=True)
@@ -174,7 +175,7 @@ def note_sum(path: str, received: str) -> None:
         Path(unfinished).write_text(f"{others}{received}  {name}\n", encoding="utf-8")
 
 
-# ---- What downloads from OpenAI and from the hub have in common -----------------------------------------------------
+# ---- Downloads from OpenAI and from the hub --------------------------------------------------------------------------
 
 
 def trust_certificates() -> None:
@@ -188,14 +189,14 @@ def trust_certificates() -> None:
 
 
 def certificate_advice(error: BaseException) -> str:
-    """Return what helps if the certificate of a server was refused, else ""."""
+    """Return a remedy if the certificate of a server was refused, else ""."""
     if "CERTIFICATE_VERIFY_FAILED" not in str(error):
         return ""
     return "if your network has a certificate of its own, name its file: SSL_CERT_FILE=company.pem"
 
 
 def announce(name: str, source: str, n_bytes: int, folder: str, kept: str) -> None:
-    """Print how much will be downloaded, from where and to where, and what Ctrl-C keeps; no line for nothing. The
+    """Print how much will be downloaded, from where and to where, and that Ctrl-C keeps it; no line for nothing. The
     folder may not exist yet. Raises UserError if the disk is too small."""
     if n_bytes <= 0:
         return

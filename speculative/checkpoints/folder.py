@@ -1,7 +1,7 @@
 """From the name of a model to its checkpoint: which of a folder's files hold the settings, the tokens and the weights.
 
 find_checkpoint   the name -> a complete folder, looked at once; official models and the hub's are downloaded first
-Checkpoint        the files of the folder, in OpenAI's form or in Hugging Face's, and what they hold
+Checkpoint        the files of the folder, in OpenAI's form or in Hugging Face's, and their contents
 look              the folder -> its Checkpoint
 """
 
@@ -64,7 +64,7 @@ class Checkpoint:
         return os.path.join(self.folder, name)
 
     def missing(self, weights: bool = True) -> dict[str, list[str]]:
-        """Return the files that the folder lacks, by what they hold. weights=False: without those of the weights."""
+        """Return the files that the folder lacks, by their contents. weights=False: without those of the weights."""
         needed = {"settings": [self.settings], "tokens": self.vocabulary, "weights": self.weights if weights else []}
         missing = {}
         for what, names in needed.items():
@@ -124,7 +124,7 @@ def read_openai_encoder(folder: str) -> Encoder:
 
 
 def load_params(folder: str, hparams: dict, convert: Callable[[str, np.ndarray], Any] | None = None) -> dict:
-    """Read the weights of a complete folder -> what gpt2.gpt2 takes. convert: see read_all. Raises UserError."""
+    """Read the weights of a complete folder -> the parameters of gpt2.gpt2. convert: see read_all. Raises UserError."""
     return read_all(look(folder).open_weights(hparams), convert)
 
 
@@ -194,7 +194,7 @@ def find_checkpoint(
 
     Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
     "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. refresh: ask the hub for a newer
-    version of what its cache has. Raises UserError.
+    version of the files in its cache. Raises UserError.
     """
     name = name_of(model_size, models_dir, source)
     local = local_folder(name, models_dir)
@@ -243,7 +243,8 @@ def check_path(name: str, local: str) -> None:
 
 
 def instead_of_file(path: str) -> str:
-    """Return what to give in the place of a model's file: its folder, if that file is read there, or what makes one."""
+    """Return the advice for a file in the place of a model: its folder, if that file is read there, or how to make
+    one."""
     folder, name = os.path.split(path)
     if name in look(folder).weights:
         return "give the folder that holds it, with the settings and tokens beside it"
@@ -256,7 +257,7 @@ def instead_of_file(path: str) -> str:
 
 
 def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> UserError:
-    """Return the error of a folder that lacks files, with what would help. missing: of Checkpoint.missing."""
+    """Return the error of a folder that lacks files, with advice. missing: of Checkpoint.missing."""
     absent = [*chain(*missing.values())]
     links = "".join(broken_link(files.path(file)) for file in absent)
     names = files.names.difference(absent)  # a name may be that of a folder
@@ -270,7 +271,7 @@ def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> Use
 
 
 def unknown_model(name: str, models_dir: str) -> str:
-    """Return what a name could have been: the official sizes, and the folders of models_dir."""
+    """Return the names that could have been meant: the official sizes, and the folders of models_dir."""
     folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
     there = f"; {models_dir} has {shorten(', '.join(folders), 200)}" if folders else ""
     other = meant(name, [*MODEL_SIZES, *folders], MODELS)

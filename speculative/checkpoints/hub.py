@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, by its own library. What is in its cache is not asked for again.
+"""Models of the Hugging Face hub, by its own library. Files in its cache are not asked for again.
 
 The library takes care of HF_HOME, HF_TOKEN and HF_HUB_OFFLINE.
 """
@@ -51,8 +51,8 @@ def check_sizes(name: str, folder: str) -> None:
 
 
 def download(name: str, weights: bool) -> str:
-    """Download what the cache lacks of a model's newest version -> its folder. weights=False: only the small files.
-    Raises UserError."""
+    """Download the files of a model's newest version that the cache lacks -> its folder. weights=False: only the small
+    files. Raises UserError."""
     from huggingface_hub.constants import ENDPOINT, HF_HUB_CACHE
 
     patterns = SMALL_NAMES

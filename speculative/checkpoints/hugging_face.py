@@ -18,7 +18,7 @@ from speculative.checkpoints.weights import Index, Tensor, array_of
 from speculative.support.errors import first_line
 from speculative.support.terminal import one_line
 
-# What a training run puts beside GPT-2's output matrix: it reads the last block's output, and changes no logits.
+# A head that a training run puts beside GPT-2's output matrix: it reads the last block's output, and changes no logits.
 HEADS = r"(?!lm_head/)(\w*heads?\d?|score|classifier|qa_outputs)/"
 MASKS = r"/attn/(masked_)?b$"  # the causal mask of each block, h.0.attn.bias, which some files also hold
 TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -34,8 +34,8 @@ RENAMED = [
 
 
 def read_index(paths: Sequence[str]) -> Index:
-    """Return {OpenAI's name: Tensor} of the files of one model, without what no logits depend on, of which a line names
-    the heads of a training run. Raises UserError."""
+    """Return {OpenAI's name: Tensor} of the files of one model, without those on which no logits depend, of which a
+    line names the heads of a training run. Raises UserError."""
     tensors: Index = {}
     heads = set()
     for path in paths:

@@ -10,7 +10,7 @@ from speculative.run.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEX
 from speculative.run.values import as_typed
 
 GROUPS = (BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN)
-SESSION_COMMANDS = {  # of a session -> what they do
+SESSION_COMMANDS = {  # of a session -> their effects
     "/": "help",
     "/help": "help",
     "help": "help",
@@ -101,7 +101,7 @@ def default(name: str) -> str:
 
 
 def value_in_words(name: str, value: Any) -> str:
-    """Return the value as a session shows it: on and off for a switch, off for what is not set."""
+    """Return the value as a session shows it: on and off for a switch, off for an option that is not set."""
     if value is None or isinstance(value, bool):
         return "on" if value else "off"
     return as_typed(name, value)

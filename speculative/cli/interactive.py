@@ -74,7 +74,7 @@ def editing() -> Iterator:
 
 
 def completions(before: str, word: str) -> Sequence[str]:
-    """Return what a word can become. before: the line up to it."""
+    """Return the completions of a word. before: the line up to it."""
     words = before.split()
     if word.startswith("/"):
         typed = SLASH_WORDS
@@ -101,7 +101,7 @@ def history_file() -> Path | None:
 
 @dataclass
 class Conversation:
-    """A session at a terminal or over a pipe: what a line may change."""
+    """A session at a terminal or over a pipe: the state that a line may change."""
 
     session: Session[Options]
     decode: Decode
@@ -183,7 +183,7 @@ def check_prompt(line: str) -> None:
 
 
 def change(session: Session[Options], given: Given) -> Session[Options]:
-    """Change options, and print what they are now. A switch without a value is switched, another option only shown.
+    """Change options, and print their values. A switch without a value is switched, another option only shown.
     Raises UserError."""
     values: dict[str, object] = {}
     for name, value in given.items():

@@ -1,4 +1,5 @@
-"""What --pack, --text, --verify, --score, --interactive, --serve and the command page do in place of the run."""
+"""The modes --pack, --text, --verify, --score, --interactive and --serve, in place of the blog's run; and the command
+page."""
 
 import os
 import sys
@@ -26,7 +27,7 @@ Mode = Callable[[Options, Decode], None]
 
 
 def other_mode(o: Options) -> Mode | None:
-    """Return what these options ask for in place of the blog's run; None for the run."""
+    """Return the mode that these options ask for in place of the blog's run; None for the run."""
     if o.pack:
         return pack
     if o.text:

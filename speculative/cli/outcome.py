@@ -1,4 +1,4 @@
-"""What is printed and written after both decoders: our lines after the blog's, the JSON file, the page."""
+"""The output after both decoders: our lines after the blog's, the JSON file, the page."""
 
 import shutil
 import sys
@@ -61,7 +61,7 @@ def show_score(score: Score) -> None:
 
 
 def show_ending(record: RunRecord) -> None:
-    """Print what came and why, the tables of --verbose, and what was written."""
+    """Print the results, the reasons, the tables of --verbose, and the files that were written."""
     o = record.options
     if color_console() and record.speculative:
         show_legend(record)

@@ -1,4 +1,4 @@
-"""The words that were typed, and what they give: {option: the text of its value}. options.py makes options of it."""
+"""The words that were typed, and their meaning: {option: the text of its value}. options.py makes options of it."""
 
 import re
 from collections import deque
@@ -16,7 +16,7 @@ LIKE_SWITCH = ("true", "false", "yes", "no")  # words that are refused as the va
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # an editor puts them in the place of - and --
 COMMANDS = ("law", "page")  # of python -m speculative
 QUESTIONS = ("help", "version")  # flags that are not options of a run
-TEXTS = {"prompt": "prompt", "stop": "stop text"}  # options whose value is a text -> what it is called
+TEXTS = {"prompt": "prompt", "stop": "stop text"}  # options whose value is a text -> its name
 LONG = {*FIELDS, *" ".join(OPTIONS.values()).split()} - {*SHORT}  # names of an option, not of its letter
 
 

@@ -1,5 +1,5 @@
-"""The entry by which a file of this folder declares a drafter, and what a drafter is made from; and the reading of what
-a user's function returns."""
+"""The entry by which a file of this folder declares a drafter, the context from which a drafter is made, and the
+reading of a user's functions' results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,15 +35,15 @@ class DrafterSpec:
     by_text: Callable | None = None
     scale: float = 0.6  # how far its margins are usually off: the s of learned.py to begin with
 
-    # What it drafts with.
+    # The model and the parts that it drafts with.
     role: str = ""  # in Context.models: "draft", the format of a copy such as "int8", or its own name; "" if none
     has_model: bool = False  # whether models[role] is a model(x, n_last), for which another drafter may draft
     needs_weights: bool = False  # whether it needs the target's weights, which a user's function has not
     load: Callable | None = None  # load(models) -> Context.models[name], before any network is read
-    check: Callable | None = None  # check(what load gave, models): UserError if it is for other networks
+    check: Callable | None = None  # check(the result of load, models): UserError if it is for other networks
     not_on_jax: str = ""  # the reason why it cannot draft with --engine jax
 
-    # What it is called.
+    # Its names.
     phrase: str = ""  # its name in a sentence; "" is the name itself
     mark: str = ""  # the letter at its drafts on a page, where several drafters proposed
 

@@ -1,7 +1,7 @@
 """Heads on the target: guesses of the tokens to come from the target's last output, without a draft model.
 
-What the target's last block gave for a token, h [n_embd], becomes through its final layer norm and output matrix the
-distribution of the next token. Head i turns it into that of the token i after the next one:
+The output of the target's last block for a token, h [n_embd], becomes through its final layer norm and output matrix
+the distribution of the next token. Head i turns it into that of the token i after the next one:
 
     p_i = to_probs(layer_norm(h + SiLU(h W_i + b_i)) wteᵀ)
 

@@ -38,8 +38,8 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
 def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> Callable:
     """A tree (trees.py), depth by depth: one call of the model scores all nodes of a depth.
 
-    model(x, tree, nodes) -> [len(nodes), n_vocab], what follows these nodes. Siblings are drawn without replacement; if
-    greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
+    model(x, tree, nodes) -> [len(nodes), n_vocab], the distributions after these nodes. Siblings are drawn without
+    replacement; if greedy, they are the likeliest tokens instead, the lowest id first on a tie, and nothing is drawn.
     """
 
     def draft(x, widths):

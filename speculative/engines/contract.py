@@ -18,7 +18,7 @@ from speculative.sampling import Step
 
 
 class PlannedDrafter(Protocol):
-    """What an engine reads of a drafter (drafters/base.DrafterSpec)."""
+    """The part of a drafter that an engine reads (drafters/base.DrafterSpec)."""
 
     @property
     def name(self) -> str: ...
@@ -31,7 +31,7 @@ class PlannedDrafter(Protocol):
 
 
 class Planned(Protocol):
-    """What an engine reads of a plan (run/plan.py)."""
+    """The part of a plan that an engine reads (run/plan.py)."""
 
     @property
     def specs(self) -> Sequence[PlannedDrafter]: ...
@@ -61,7 +61,7 @@ class PlacedStep(NamedTuple):
 
 
 class ToLoad(Protocol):
-    """What an engine reads of a model that is to be loaded (run/load.ModelSpec)."""
+    """The part that an engine reads of a model that is to be loaded (run/load.ModelSpec)."""
 
     @property
     def role(self) -> str: ...
@@ -86,7 +86,7 @@ class DeviceLoops(Protocol):
         """The calls, by role."""
 
     def ready(self, inputs: Sequence, N: int) -> None:
-        """Do before a decode what is not part of its time. inputs: token ids [n_prompts][n]."""
+        """Do the work before a decode that is not part of its time. inputs: token ids [n_prompts][n]."""
 
     def rounds(
         self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]
@@ -97,7 +97,7 @@ class DeviceLoops(Protocol):
 
 
 class Engine:
-    """What the loader, the decoders and the measuring ask of an engine, with the answers that most engines give."""
+    """An engine, as the loader, the decoders and the measuring ask it, with the answers that most engines give."""
 
     name = ""  # as --engine calls it
     takes_functions = True  # whether a user's function can be the target
@@ -151,7 +151,7 @@ class Engine:
         raise NotImplementedError
 
     def maker(self, spec: ToLoad, in_place: bool) -> Maker:
-        """Return what makes the network of a model. in_place: see converter. Raises UserError."""
+        """Return the maker of a model's network. in_place: see converter. Raises UserError."""
         network = partial(self.network, hparams=spec.hparams, name=str(spec))
         return Maker(self.converter(spec.dtype, in_place), network)
 

@@ -48,7 +48,7 @@ def to_bfloat16(w):  # [...] float32 -> [...] float32
 
 
 def to_float16(w):  # [...] float32 -> [...] float32
-    """Round to nearest, and ties to even; what is too large becomes infinite."""
+    """Round to nearest, and ties to even; numbers that are too large become infinite."""
     with np.errstate(over="ignore"):
         return np.asarray(w, np.float16).astype(np.float32)
 

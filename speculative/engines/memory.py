@@ -65,7 +65,7 @@ def available() -> int | None:
     if the system does not tell."""
     free = [read_bytes("proc/meminfo", "MemAvailable:", 1024)]
     if sysctl("hw.memsize"):
-        free.append(int(sysctl("hw.memsize")) * 3 // 4)  # macOS does not tell what is free: it compresses
+        free.append(int(sysctl("hw.memsize")) * 3 // 4)  # macOS does not tell how much is free: it compresses
     if hasattr(ctypes, "windll"):
         status = (ctypes.c_uint64 * 8)(64)  # MEMORYSTATUSEX: its size and the load, total memory, free memory, ...
         ctypes.windll.kernel32.GlobalMemoryStatusEx(status)

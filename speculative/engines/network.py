@@ -44,7 +44,7 @@ class Network:
         return self.rows(x, n_last).logits
 
     def rows(self, x, n_last: int = 1) -> Rows:  # [n]
-        """The same with what the report and heads ask."""
+        """The same with the values that the report and heads ask for."""
         return Rows(self.function(x, n_last))
 
     def tree_rows(self, x, tree: Tree, nodes: Sequence[int]) -> Rows:  # [n], [m]

@@ -14,8 +14,8 @@ from speculative.trees import Tree
 class Held(NamedTuple):
     """The tokens whose keys and values a cache holds, and how many of them, from the first on, each network may read.
 
-    A target, of rank 0, and its rounded copies share one cache. A network reads what its own rank or a lower one wrote:
-    a copy goes on after the target's text, and the target writes its own over the drafts of its copies:
+    A target, of rank 0, and its rounded copies share one cache. A network reads the tokens that its own rank or a lower
+    one wrote: a copy goes on after the target's text, and the target writes its own over the drafts of its copies:
 
                                                    tokens     lengths of the target and of the copy
         the target reads a b                       a b        2  2
@@ -61,19 +61,20 @@ class Held(NamedTuple):
 
 
 def held_by_target(tokens) -> Held:  # [n]
-    """What a cache holds whose tokens were all written by the target. Its copies are to read them in this decode."""
+    """The contents of a cache whose tokens were all written by the target. Its copies are to read them in this
+    decode."""
     lengths = np.zeros(1 + len(FORMATS), int)  # [n_ranks]
     lengths[0] = len(tokens)
     return Held(tokens, lengths)
 
 
 class SharedCache:
-    """What a cache holds for the networks of one decode: a target and its copies, or a network that scores trees.
+    """The contents of a cache for the networks of one decode: a target and its copies, or a network that scores trees.
 
-    If another decode has used the cache since, what this decode left is restored. So the rows of a copy, which reads
-    what its target has written, do not depend on other decodes: if the target has read a b c, and another decode has
-    read x y z meanwhile, a copy that should read d would have to read a b c itself, by its own rounded weights. So the
-    target reads a b c once more, and then the copy d.
+    If another decode has used the cache since, the contents that this decode left are restored. So the rows of a copy,
+    which reads what its target has written, do not depend on other decodes: if the target has read a b c, and another
+    decode has read x y z meanwhile, a copy that should read d would have to read a b c itself, by its own rounded
+    weights. So the target reads a b c once more, and then the copy d.
     """
 
     def __init__(self, owner: CachedNetwork):
@@ -83,7 +84,8 @@ class SharedCache:
         self.held = held_by_target(NO_TOKENS)
 
     def take(self, reader: "SharedNetwork", x) -> None:  # [n]
-        """Let the cache hold what networks of a lower rank than the reader's have read of the text x in this decode."""
+        """Let the cache hold the tokens of x that networks of a lower rank than the reader's have read in this
+        decode."""
         if self.contents.writer is self:
             return
         left = self.held
@@ -97,7 +99,7 @@ class SharedCache:
                 network.hold(x[:n])
 
     def forget(self) -> None:
-        """Forget all tokens, so that an interruption of what follows leaves an empty cache and not a wrong one."""
+        """Forget all tokens, so that an interruption of the pass leaves an empty cache and not a wrong one."""
         self.held = held_by_target(NO_TOKENS)
         self.contents.tokens = NO_TOKENS
 
@@ -128,7 +130,7 @@ class SharedNetwork(CachedNetwork):
             return self.feed_shared(x, n, n_last)
 
     def feed_shared(self, x, n: int, n_last: int, parents=None) -> Rows:  # [n_x], [n_x] if x is a tree
-        """Feed x[n:] after the first n tokens of the cache, and note what it holds then."""
+        """Feed x[n:] after the first n tokens of the cache, and note its contents."""
         held = self.shared.held
         self.shared.forget()
         sees = [] if parents is None else [ancestor_mask(parents, n)]
@@ -139,7 +141,7 @@ class SharedNetwork(CachedNetwork):
         return rows
 
     def hold(self, x) -> None:  # [n]
-        """Make the cache hold exactly x for this network: read what is missing, drop what comes later. A copy that
+        """Make the cache hold exactly x for this network: read the missing tokens, drop the later ones. A copy that
         reads these entries then gives the same rows, whatever was decoded before."""
         held = self.shared.held
         n, _ = held.match(self.rank, x)

@@ -1,4 +1,4 @@
-"""What the system tells about this machine's CPU."""
+"""Facts about this machine's CPU, from the system."""
 
 import os
 import platform

@@ -13,7 +13,8 @@ from speculative.blog.encoder import Encoder
 
 
 class VocabularyMap(NamedTuple):
-    """The ids that a draft shares with its target, and what it reads for others: its hparams["vocabulary_map"]."""
+    """The ids that a draft shares with its target, and the one that it reads for others: its
+    hparams["vocabulary_map"]."""
 
     n_shared: int  # the ids below it
     n_vocab: int  # the target's

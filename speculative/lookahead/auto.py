@@ -3,7 +3,7 @@
 A draft is of use if it is accepted and all drafts before it are. One more draft pays if the chance of that, times the
 seconds that a token takes at present, is more than the seconds of the draft and of its row in the target's call. If not
 even the first one pays, the target decodes alone. The chance that a draft and all before it are accepted is a product
-over the drafts; each factor is estimated from earlier drafts with a similar margin (Acceptance). What was learned of
+over the drafts; each factor is estimated from earlier drafts with a similar margin (Acceptance). Knowledge of
 them, and of the costs of drafts and windows (costs.py), is kept for the next decode (learned.py).
 
 The decision may depend on all that comes before a draft, and on p there, but not on the token that is drawn from p: if
@@ -59,7 +59,7 @@ class AutoDrafter:
         self.attempts = {}
 
     def ask(self, stats: DrafterStats, drafter: Callable, x, k: int) -> tuple[Proposal, Attempt | None]:  # [n]
-        """Ask a drafter if that pays -> its proposal, and what it did; NOTHING and None if it was not asked."""
+        """Ask a drafter if that pays -> its proposal and its attempt; NOTHING and None if it was not asked."""
         stopping = Stopping(stats, self.learned, k)
         most = stopping.most_drafts()
         if most == 0:

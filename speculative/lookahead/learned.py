@@ -1,4 +1,4 @@
-"""What a K auto has learned: about each of its drafters, and about the costs of windows and tokens.
+"""The knowledge of a K auto: about each of its drafters, and about the costs of windows and tokens.
 
 Decodes in several threads may share it. Tuples and arrays are replaced, not changed in place; an update of a number
 that another thread overwrites does no harm.
@@ -35,14 +35,14 @@ class DrafterStats:
 
 
 class Attempt(NamedTuple):
-    """What a drafter did in the last step, if it was asked."""
+    """The drafts of a drafter in the last step, if it was asked."""
 
     margins: Sequence[float]  # of its drafts
     seconds: float
 
 
 class Learned:
-    """The times before a decode, and what its steps have shown since. learn_costs comes before the first decode."""
+    """The times before a decode, and the experience of its steps. learn_costs comes before the first decode."""
 
     def __init__(self, scales: Sequence[float], clock: Callable = now, is_alone: bool = True):
         """scales: how far the margins of each drafter are usually off. is_alone: whether no other texts share the
@@ -87,7 +87,7 @@ class Learned:
         return (K * last.draft_seconds.usual + self.window_costs.seconds(K + 1)) / n_expected
 
     def learn(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
-        """Learn from a step. attempts: what its drafters did. call: the target's, as it was logged."""
+        """Learn from a step. attempts: of its drafters. call: the target's, as it was logged."""
         for stats in self.stats:
             stats.idle_seconds += call.seconds
         for stats, (margins, _) in attempts.items():
@@ -98,7 +98,7 @@ class Learned:
             self.learn_times(attempts, n_accepted, call)
 
     def learn_times(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
-        """Learn what a token and a draft take."""
+        """Learn the seconds of a token and of a draft."""
         self.window_costs.learn(call)
         self.recent_seconds = DECAY * self.recent_seconds + call.seconds
         self.recent_tokens = DECAY * self.recent_tokens + n_accepted + 1

@@ -16,7 +16,7 @@ Names = dict[int, str]  # {token: its text}
 
 
 def close_ups(record: RunRecord, steps: Sequence[Placed]) -> list[dict]:
-    """Return what the page shows of each step of the speculative decoder."""
+    """Return the page's view of each step of the speculative decoder."""
     names = {token: text.translate(VISIBLE) for token, text in record.vocabulary.items()}
     before = record.prompts[0].text
     cards = []

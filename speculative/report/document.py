@@ -58,7 +58,7 @@ def has_document(o: Options) -> bool:
 
 
 def lines_of_texts(record: RunRecord) -> Iterator[dict]:
-    """Yield an object for each text, in the order of the prompts: what came, without the times."""
+    """Yield an object for each text, in the order of the prompts: its text, without the times."""
     *others, decoder = record.decoders.values()  # the speculative one, if it has run
     for number, prompt in enumerate(record.prompts):
         sample = decoder.samples[number]

@@ -56,7 +56,7 @@ def texts_of(record: RunRecord, *wanted: str) -> list[str]:
     return [line.text for line in lines(record, *wanted)]
 
 
-# ---- What came -------------------------------------------------------------------------------------------------------
+# ---- The results -----------------------------------------------------------------------------------------------------
 
 
 def speed_line(record: RunRecord) -> str:
@@ -78,7 +78,7 @@ def headline(record: RunRecord) -> str:
 
 
 def pace(record: RunRecord) -> str:
-    """Return what follows the speedup: the reason to doubt it, or both decoders' tokens a second."""
+    """Return the words after the speedup: the reason to doubt it, or both decoders' tokens a second."""
     f = record.figures
     if f.doubt:
         cause = disturbance(f) or "another program probably used the processor"
@@ -110,7 +110,7 @@ def texts_line(record: RunRecord) -> str | None:
 
 
 def law_line(record: RunRecord) -> str | None:
-    """Say what is claimed of a user's rule, and that a rule is not lossless where it is not."""
+    """State the claim of a user's rule, and that a rule is not lossless where it is not."""
     rule = record.rule
     if not record.speculative or (record.options.temperature == 0 and not record.texts_differ):
         return None
@@ -197,7 +197,7 @@ def engine_line(record: RunRecord) -> str:
 
 
 def what_runs(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
-    """Return what runs, or has run: the engine, and each model with its weight format."""
+    """Return the parts of the run, before it or after it: the engine, and each model with its weight format."""
     names = []
     for model in models:
         role = ROLES.get(model.role, "copy")
@@ -220,7 +220,7 @@ def what_runs(engine: str, models: Sequence[Model], o: ModelOptions) -> str:
 
 
 def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
-    """Say what --fast is short for, and what its copy takes."""
+    """Name the options that --fast is short for, and the bytes of its copy."""
     line = f"--fast is short for --drafter {o.drafter} --K auto"
     if o.accept == "block":
         line += " --accept block"
@@ -231,7 +231,7 @@ def fast_words(models: Sequence[Model], o: ModelOptions) -> str:
 
 
 def notes(record: RunRecord) -> list[str]:
-    """Return what else a reader of the figures has to know."""
+    """Return the notes that a reader of the figures needs."""
     f = record.figures
     notes = []
     by_reason: dict[str, list[str]] = {}  # of each reason the models that are stand-ins for it
@@ -252,7 +252,7 @@ def notes(record: RunRecord) -> list[str]:
 
 
 def pack_line(record: RunRecord) -> str | None:
-    """Say what --pack would save. Not if threads waited for cores: reading the weights then took longer, too."""
+    """Say how much --pack would save. Not if threads waited for cores: reading the weights then took longer, too."""
     saves = record.packable
     if not saves or (record.figures and disturbance(record.figures)):
         return None

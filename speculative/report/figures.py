@@ -31,8 +31,8 @@ def figures(
     measured: Measured | None = None,
     by_blocks: bool = False,
 ) -> Figures:
-    """Return the figures of a run. measured: what predictions need beside it. by_blocks: whether the rule tests blocks,
-    of which Leviathan's formula does not speak."""
+    """Return the figures of a run. measured: the times that predictions need beside it. by_blocks: whether the rule
+    tests blocks, of which Leviathan's formula does not speak."""
     steps = speculative.steps
     counts = count(steps)
     costs = costs_of(speculative)
@@ -132,7 +132,7 @@ def levels_of(steps: Sequence[TextStep]) -> list[Level]:
 
 
 class Costs(NamedTuple):
-    """Seconds of a decoder. A call of the target includes what the loop does besides."""
+    """Seconds of a decoder. A call of the target includes the rest of the loop's work."""
 
     by_rows: ByRows  # {rows: seconds of a call of the target that read nothing else}
     draft: float | None  # seconds of a draft token; 0 if nothing was drafted, None if each proposal read the prompt
@@ -162,7 +162,7 @@ def seconds_of_a_draft(steps: Sequence[TextStep]) -> float | None:
 
 
 def prefill_seconds(timed: Sequence[TextStep], by_rows: ByRows, t_draft: float) -> float:
-    """Return the seconds of reading the prompt: what the calls that read it took beyond those that did not."""
+    """Return the seconds of reading the prompt: those of the calls that read it, beyond the usual ones."""
     if not by_rows:
         return 0.0
     window = line_through(by_rows)

@@ -95,7 +95,7 @@ def chances_by_position(model: Any, x, steps: Sequence[TextStep], until: float) 
     """Return the chance at each new position of a text that the model's draft is accepted, and the draft's margin.
 
     The run tells the chance of a draft that it has tested. The model is asked about the others, up to the time `until`;
-    after it the mean of what the model told stands for the rest.
+    after it the mean of the model's chances stands for the rest.
 
     Why min(1, p / q), not q / p: the text is fixed here. Given that a token came out, the chance that it was the draft
     and was accepted is min(p, q) / q. Its mean over texts is Σ min(p, q).

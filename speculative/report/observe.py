@@ -1,4 +1,4 @@
-"""From a session and what its decoders did to the record of the run.
+"""From a session and the steps of its decoders to the record of the run.
 
 measuring.py, which is called from here, also times the session's models.
 """
@@ -79,7 +79,7 @@ def make_record(
     )
 
 
-# ---- What ran --------------------------------------------------------------------------------------------------------
+# ---- The parts of the run --------------------------------------------------------------------------------------------
 
 
 def public_options(session: Session, **options: Any) -> Options:
@@ -124,12 +124,12 @@ def models_of(session: Session, drafted: bool = True) -> list[Model]:
 
 
 def line_of_session(session: Session) -> str:
-    """Return what would run: the engine, and each model with its weight format."""
+    """Return the parts of a run to come: the engine, and each model with its weight format."""
     return ending.what_runs(session.engine.words(), models_of(session), session.options)
 
 
 def rule_of(rule: Rule) -> RuleUsed:
-    """Return the rule. Of a user's function it is said whether it claims to be lossless, and what the law of it is, if
+    """Return the rule. Of a user's function it is said whether it claims to be lossless, and its law, if
     that was asked."""
     claim = None
     if isinstance(rule, UserRule):
@@ -142,12 +142,12 @@ def rule_of(rule: Rule) -> RuleUsed:
 
 
 def packable(session: Session) -> PackSaves | None:
-    """Return what --pack would save, the first time that it is asked."""
+    """Return the seconds that --pack would save, the first time that it is asked."""
     unpacked, seconds = session.models.take_unpacked()
     return PackSaves(seconds, sum(spec.n_bytes for spec in unpacked)) if seconds > PACK_SECONDS else None
 
 
-# ---- What came -------------------------------------------------------------------------------------------------------
+# ---- The results -----------------------------------------------------------------------------------------------------
 
 
 def run_figures(session: Session, inputs: Texts, decoders: dict[str, DecoderRecord]) -> Figures | None:

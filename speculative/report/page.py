@@ -102,7 +102,7 @@ def page_data(record: RunRecord) -> dict:
 
 
 def findings(record: RunRecord) -> dict:
-    """Return the headline, and the lines below it that say what was measured."""
+    """Return the headline, and the lines below it about the measurement."""
     pace = [ending.sentence(ending.pace(record))] if ending.is_compared(record) else []
     lines = [*pace, *ending.texts_of(record, ending.RESULT)]
     return {"headline": ending.headline(record), "lines": lines}

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class PairOptions(ModelOptions):
-    """What load_pair takes."""
+    """The options of load_pair."""
 
     target: Callable | None = None
     encoder: Any = None
@@ -29,7 +29,7 @@ WITHOUT_EFFECT = ("target_model_size", "dtype")  # if the target is a function
 errors_without_dashes = partial(naming_options, "")  # they name an option as K, not --K
 
 
-# What a notebook's Tab offers of a pair. Its other names are parts that benchmarks and tests use.
+# The names that a notebook's Tab offers of a pair. Its other names are parts that benchmarks and tests use.
 FOR_USERS = [
     "autoregressive",
     "batch",
@@ -74,7 +74,7 @@ def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable
 @takes(PairOptions)
 @errors_without_dashes()
 def load_pair(*values: Any, **options: Any) -> Pair:
-    """Load a target and what its drafter needs. Official models that are missing are downloaded.
+    """Load a target and the models of its drafter. Official models that are missing are downloaded.
 
     The options are main.py's, in its order and with its defaults; the first are the draft's and the target's model
     size. Two of them may be functions: drafter=draft(x, k) -> (tokens, p), and accept(proposal, q, rng) -> tokens, a

@@ -21,7 +21,7 @@ SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
 
 
 class Measured(NamedTuple):
-    """What predictions need beside the run."""
+    """The times that predictions need beside the run."""
 
     drafters: dict[str, list[DrafterSpec]]  # that are predicted; of a+b those of a and of b
     texts: Sequence[KnownText]
@@ -64,7 +64,7 @@ def costs_of_windows(t_target: float, in_run: ByRows, n_calls: Counter, timed: B
 
 
 def seconds_in_calls(steps: Sequence[TextStep], prices: Prices) -> float:
-    """Return the seconds of the run's calls, without reading the prompt: what the run took beyond these was spent
+    """Return the seconds of the run's calls, without reading the prompt: the run's time beyond these was spent
     between its calls."""
     seconds = 0.0
     for step in steps:

@@ -46,7 +46,7 @@ def placed_steps(decoder: DecoderRecord) -> list[Placed]:
     return placed
 
 
-# ---- What is drawn ---------------------------------------------------------------------------------------------------
+# ---- The marks -------------------------------------------------------------------------------------------------------
 
 
 def lanes(record: RunRecord, placed: Lanes) -> dict:

@@ -10,7 +10,7 @@ from speculative.run.greedy import Difference
 from speculative.run.options import Options
 from speculative.run.steps import TextStep
 
-# ---- What ran --------------------------------------------------------------------------------------------------------
+# ---- The parts of the run --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Model:
     size: str  # its name, such as 1558M
     dtype: str  # weight format
     weight_bytes: int  # bytes of its weights in memory
-    stand_in: str | None = None  # what it is, if it has an official name but other weights
+    stand_in: str | None = None  # the model that it is, if it has an official name but other weights
     kernels: tuple[str, str] | None = None  # its weight format and its kernels, in words
 
 
@@ -52,10 +52,10 @@ class RuleUsed:
     formula: str  # the chance that a draft is accepted
     lossless: bool  # whether the text keeps the target's distribution
     number: float | None = None  # the number in its name, such as 0.5 in lenient:0.5
-    step_3: str = ""  # what it does in Step 3
-    comparison: str = ""  # what a test compares, with places for the numbers
+    step_3: str = ""  # its test in Step 3
+    comparison: str = ""  # the comparison of a test, with places for the numbers
     replaced_by: str = ""  # the distribution that replaces a rejected draft
-    claim: str | None = None  # what a function of yours claims, and the law's verdict if it was asked
+    claim: str | None = None  # the claim of a function of yours, and the law's verdict if it was asked
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Account:
-    """What explains the speedup: the costs of calls, relative to one row of the target, and the formulas. Nothing if
+    """The reasons for the speedup: the costs of calls, relative to one row of the target, and the formulas. Nothing if
     every call also read the prompt."""
 
     t_target: float | None = None  # seconds of one row of the target, loop included; none if each call read the prompt
@@ -203,7 +203,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What other settings should bring on this text."""
+    """The speedups to expect of other settings on this text."""
 
     predicted: dict[str, dict[str, float]] | None = None  # {drafter: {K: speedup}}, never above K + 1; K may be `auto`
     window_beta: dict[str, float] | None = None  # {K: β}, measured or interpolated
@@ -231,7 +231,7 @@ class Figures(Predictions, Account, Comparison, Times, Counts):
 
 @dataclass(frozen=True)
 class PackSaves:
-    """What --pack would save."""
+    """The seconds that --pack would save."""
 
     seconds: float  # seconds of reading
     n_bytes: int  # bytes on the disk
@@ -255,7 +255,7 @@ class RunRecord:
     difference: Difference | None  # of two greedy texts that differ: its `text`, and whether it `is_defect`
     blog_text: int | None  # in the blog's run: the number of the first token that is not the blog's, or 0
     vocabulary: dict[int, str]  # {token: its text} of prompts and `details`; parts of a character are `\xNN`
-    packable: PackSaves | None = None  # what --pack would save, unless it is little
+    packable: PackSaves | None = None  # the seconds that --pack would save, unless they are few
 
     @property
     def decoders(self) -> dict[str, DecoderRecord]:

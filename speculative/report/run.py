@@ -23,7 +23,8 @@ FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of th
 
 
 def check_files(outputs: Sequence[str | None], o: Options) -> None:
-    """Raise UserError if one of these files cannot be written, or belongs to what a run with these options reads."""
+    """Raise UserError if one of these files cannot be written, or belongs to the files that a run with these options
+    reads."""
     models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
     packed = os.path.join(o.models_dir, "packed")
     check_outputs(outputs, [o.prompt_file, o.score, o.ngram_text, packed, *models])

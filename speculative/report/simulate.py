@@ -50,7 +50,7 @@ class Prices(NamedTuple):
 
 
 class KnownText:
-    """A text, and what is known of its drafts. Its tokens are numbered anew, so that rows are short."""
+    """A text, and the facts of its drafts. Its tokens are numbered anew, so that rows are short."""
 
     def __init__(self, x: Sequence[int], new: Sequence[int], chances: Sequence = (), margins: Sequence = ()):
         """x: [n], the prompt. new: [N]. chances: [N], that the draft model's token is accepted at each new position.

@@ -51,7 +51,7 @@ def figure_rows(record: RunRecord) -> list[Row]:
 
 
 def count_rows(counts: Counts, chance: str) -> Iterator[Row]:
-    """Yield the rows of what was accepted. chance: the rule's formula for the acceptance of a draft."""
+    """Yield the rows of acceptance. chance: the rule's formula for the acceptance of a draft."""
     if counts.tree:
         chance = "the chance that one of the siblings is accepted"
     yield Row("r", f"{counts.r:.3f}", "tokens / Σ over iterations of (drafted + 1)")

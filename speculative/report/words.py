@@ -80,7 +80,7 @@ class RuleWords(NamedTuple):
 
     formula: str  # of the chance of acceptance at a position; words_of fills it
     step_3: str  # its heading on a page
-    comparison: str  # what a test compared
+    comparison: str  # the comparison of a test
     replaced_by: str  # the distribution that replaces a rejected draft
 
 

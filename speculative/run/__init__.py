@@ -1,1 +1,1 @@
-"""A run: what was asked, what is loaded, and how it decodes."""
+"""A run: its options, its models, and how it decodes."""

@@ -128,7 +128,7 @@ class Seat:
         self.resume()
 
     def resume(self, answer: Any = None) -> None:
-        """Let the loop run to its next event, or to its end. Raises what it raises."""
+        """Let the loop run to its next event, or to its end. Raises the loop's errors."""
         assert self.strand is not None
         if self.thread != get_ident():
             raise UserError("a batch goes on in the thread that began it: begin it again in this one")
@@ -152,7 +152,7 @@ class Batch:
 
     def __init__(self, setup: Setup, n_seats: int):
         self.setup = setup
-        # The target comes first, then what drafts for it, then what drafts for that.
+        # The target comes first, then its drafter's model, then the model that drafts for that one.
         self.loaded = {role: setup.loaded[role] for role in setup.plan.roles}
         self.seats = [Seat(self.loaded) for _ in range(n_seats)]
         self.logs = {role: new_log() for role in setup.plan.filtered_roles}  # of calls for all texts

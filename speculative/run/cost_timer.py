@@ -1,4 +1,4 @@
-"""Times what K auto chooses by: a draft token and a window of each level, before a decode."""
+"""Times the calls by which K auto chooses: a draft token and a window of each level, before a decode."""
 
 import time
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class CostTimer:
     def timer_of(self, level: int, spec: DrafterSpec, drafter: Callable, x, clock: Callable) -> Callable:  # [n]
         """Return the function that gives the seconds of a draft token of this drafter."""
         inner = self.setup.learned.get(level + 1)
-        if inner:  # which was timed before, and knows what a token of its target takes
+        if inner:  # which was timed before, and knows the seconds of a token of its target
             return lambda: inner.token_seconds
         if level == len(self.plan.levels) - 1 and spec.has_model:  # a draft is a call
             return partial(self.time_call, spec.role, x, 1)

@@ -38,7 +38,7 @@ Loaded = Mapping[str, Any]  # by role, a network, or an object that a drafter lo
 
 @dataclass
 class Setup:
-    """What decodes: a plan over loaded models. What K auto learns here is kept for the next decode."""
+    """The setup of decodes: a plan over loaded models. K auto learns here for the next decode."""
 
     plan: Plan
     loaded: Loaded
@@ -86,7 +86,7 @@ def decode(
         yield from text.rest()
 
 
-# ---- The loop and what it calls --------------------------------------------------------------------------------------
+# ---- The loop and its functions --------------------------------------------------------------------------------------
 
 
 def new_models(setup: Setup, loaded: Loaded) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def new_loop(
 
 
 def new_context(setup: Setup, models: dict[str, Any], rng: np.random.Generator) -> Context:
-    """Return what the drafters of a decode are made from. rng: the decoder's generator."""
+    """Return the context from which the drafters of a decode are made. rng: the decoder's generator."""
     plan = setup.plan
     return Context(setup.encoder.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
 

@@ -1,5 +1,5 @@
-"""What an observer adds to the steps of a decode: the chances of acceptance, and the tests of the drafts, rebuilt from
-the random numbers that were drawn for them. A decode has an observer only if somebody reads these.
+"""The observer of a decode, and its notes in the steps: the chances of acceptance, and the tests of the drafts, rebuilt
+from the random numbers that were drawn for them. A decode has an observer only if somebody reads these.
 
 Whose numbers they are: in a step the drafter draws first, then the rule, both from the decoder's one generator. The
 rule draws one number for each test and one more for the last token of the step. So the last numbers are the rule's, and

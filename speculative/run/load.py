@@ -1,9 +1,9 @@
-"""Loading, from top to bottom: from what was asked to models that can decode.
+"""Loading, from top to bottom: from options to models that can decode.
 
     load      the engine; the checkpoints, each opened once; the plan, with every refusal; prompts and sizes against
-              the context and the memory; then the weights, and what drafters load
-    Models    the models of a session by role, which keep what is loaded for the next session
-    fast      what --fast stands for, which the small files decide
+              the context and the memory; then the weights, and the parts that drafters load
+    Models    the models of a session by role, which keep the loaded ones for the next session
+    fast      the options that --fast stands for, which the small files decide
 
 A tensor passes two functions: weights.array(name) reads and checks it, and pack(name, array) of each format packs it.
 """
@@ -75,7 +75,7 @@ class ModelSpec(NamedTuple):
 
 @dataclass
 class LoadedRun(Generic[AnyOptions]):
-    """A run that is loaded: what was asked, what will run, and its models."""
+    """A run that is loaded: its options, its plan, and its models."""
 
     options: AnyOptions  # with the engine that runs, and --fast spelled out
     plan: Plan
@@ -87,8 +87,8 @@ class LoadedRun(Generic[AnyOptions]):
 def load(
     o: AnyOptions, models: "Models", functions: Functions = NO_FUNCTIONS, prompts: Sequence[str] = ()
 ) -> LoadedRun[AnyOptions]:
-    """Load what these options need and is not loaded yet. models: from new_models_of, or those of another session.
-    functions: of the user. prompts: all that will be decoded, if they are known. Raises UserError."""
+    """Load the models that these options need, if they are not loaded yet. models: from new_models_of, or those of
+    another session. functions: of the user. prompts: all that will be decoded, if they are known. Raises UserError."""
     o = spelled_out(replace(o, engine=models.engine.name), models)
     plan = make_plan(o, models.engine, functions)
     for drafter in plan.specs:
@@ -202,7 +202,7 @@ class Models:
     # ---- Weights -----------------------------------------------------------------------------------------------------
 
     def load(self, plan: Plan, in_place: bool = False) -> list[CachedNetwork]:
-        """Load what is not loaded yet: the small parts of drafters first, then networks, each model once for all of its
+        """Load the missing models: the small parts of drafters first, then networks, each model once for all of its
         formats, and the target last, as it is the largest. Return the new networks. in_place: see Engine.maker. Raises
         UserError."""
         parts = [(part, part.load(self)) for part in plan.loaded_parts if part.load and part.name not in self.loaded]
@@ -312,7 +312,7 @@ def drafting_for(target: ModelSpec, spec: ModelSpec) -> ModelSpec:
     return spec._replace(hparams=spec.hparams | {"vocabulary_map": vocabulary_map})
 
 
-# ---- What --fast stands for ------------------------------------------------------------------------------------------
+# ---- The options of --fast -------------------------------------------------------------------------------------------
 
 LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
 LOOK_UP_OR_DRAFT = "prompt_lookup+model"

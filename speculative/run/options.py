@@ -223,7 +223,7 @@ NO_EFFECT = (
 )
 
 
-# ---- From what was given to options ----------------------------------------------------------------------------------
+# ---- From given values to options ------------------------------------------------------------------------------------
 
 
 def make_options(kind: type, given: dict[str, Any], base: ModelOptions | None = None) -> Any:

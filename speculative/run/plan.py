@@ -1,6 +1,6 @@
 """The plan of a run: the meaning of its options as plain values, before any weights are read.
 
-Options say what was asked, a plan says what will run. Combinations of options that cannot run are refused here; those
+Options are the request, a plan is the run to come. Combinations of options that cannot run are refused here; those
 that are wrong by their names alone, in options.py.
 """
 
@@ -33,12 +33,12 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run.
+    """The run to come.
 
     For --drafter heads+ngram:
 
         roles           target, heads, ngram    all that is loaded
-        network_roles   target                  what is read from a checkpoint, or made from one
+        network_roles   target                  those that are read from a checkpoint, or made from one
         loaded_parts    heads, ngram            those specs whose drafter loads something of its own
         filtered_roles  target, ngram           the models, from whose logits filters make distributions
     """

@@ -1,4 +1,4 @@
-"""Prompts: their ids, which have to fit into the context of each model with what is to be generated."""
+"""Prompts: their ids, which have to fit into the context of each model with the tokens to generate."""
 
 import sys
 from collections.abc import Sequence

@@ -66,10 +66,10 @@ class Session(Generic[AnyOptions]):
         self.n_ctx = run.reader.n_ctx
         self.prompts = run.prompts  # those that fit
         self.setup = self.new_setup(run.plan)
-        self.setups = {run.plan.batch: self.setup}  # by batch, and kept, as K auto learns what calls cost
+        self.setups = {run.plan.batch: self.setup}  # by batch, and kept, as K auto learns the costs of calls
 
     def new_setup(self, plan: Plan) -> Setup:
-        """Return what decodes by a plan."""
+        """Return the setup that decodes by a plan."""
         networks = {role: self.models[role] for role in plan.network_roles}
         loaded = {role: self.models[role] for role in plan.roles}
         copies = [role for role in plan.network_roles if self.models.shares_cache(role)]
@@ -155,7 +155,7 @@ class Session(Generic[AnyOptions]):
         self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
     ) -> Iterator[TextStep]:
         """The steps of the texts of several prompts; text_index says whose each is. --batch says how many run together
-        (default: all). Text i is what speculative(prompt, sample=i) would give. name: of the decoder, "speculative" or
+        (default: all). Text i is the text of speculative(prompt, sample=i). name: of the decoder, "speculative" or
         "autoregressive". Raises UserError at the call."""
         if not isinstance(prompts, list | tuple):
             raise UserError("prompts must be a list of texts: give a single one as [prompt]")
@@ -174,8 +174,8 @@ class Session(Generic[AnyOptions]):
         return self.setups[n_texts]
 
     def ready(self, inputs: Sequence[Ids], N: int, setup: Setup | None = None) -> None:
-        """Do before a decode what is not part of its time: compile its loops, or time the calls by which K is chosen
-        and empty the caches, which then hold the timed texts."""
+        """Do the work before a decode that is not part of its time: compile its loops, or time the calls by which K is
+        chosen and empty the caches, which then hold the timed texts."""
         setup = setup or self.setup
         if setup.device:
             setup.device.ready(inputs, N)

@@ -1,4 +1,4 @@
-"""A step of a decoder with its text and its times: what the screen, the page and the figures are made from."""
+"""A step of a decoder with its text and its times: the screen, the page and the figures are made from it."""
 
 import time
 from collections import deque
@@ -13,7 +13,7 @@ from speculative.trees import children_of, path_of
 
 @dataclass
 class TextStep:
-    """A Step of the loop, with its text and its times: what one call of the target gave.
+    """A Step of the loop, with its text and its times: the result of one call of the target.
 
     Times are in seconds; of texts that are decoded together, the first has them. A text ends with the token that
     completes the stop text; the drafts after it count as rejected. An incomplete last character is yielded as one more
@@ -88,7 +88,7 @@ class Times:
 
     begin() and end() stand around the work for a round of steps, so that the time of the caller between them is not
     counted. write_to() gives the round's first step the calls that were logged in its work, and its seconds of that
-    work. What is left of the sum goes to later rounds: on a device the work of several is done in the first.
+    work. The rest of the sum goes to later rounds: on a device the work of several is done in the first.
     """
 
     logs: Mapping[str, deque[Call]]  # of the decode, by role

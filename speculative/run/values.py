@@ -1,4 +1,4 @@
-"""The values of options: from what was typed, or given in Python, to what is meant, and back.
+"""The values of options: from typed words, or Python's values, to their meaning, and back.
 
 A check takes a value, or the text that was typed, and returns the value. It raises WrongValue.
 """
@@ -54,7 +54,7 @@ def as_stops(value: Any) -> str | tuple[str, ...]:
     return texts[0] if len(texts) == 1 else texts
 
 
-SWITCH = {"True": True, "on": True, "False": False, "off": False}  # what is typed -> the value
+SWITCH = {"True": True, "on": True, "False": False, "off": False}  # the typed word -> the value
 
 
 def as_switch(value: Any) -> bool:
@@ -64,7 +64,7 @@ def as_switch(value: Any) -> bool:
 
 
 def whole(least: int, most: int = LARGEST, more: str = "") -> Callable:
-    """The check of a whole number in this range. more: what else the value may be."""
+    """The check of a whole number in this range. more: other values that it may have."""
 
     def check(value):
         digits = str(value)
@@ -149,7 +149,7 @@ def as_port(value: Any) -> int:
     return n
 
 
-# ---- What is typed ---------------------------------------------------------------------------------------------------
+# ---- Typed words -----------------------------------------------------------------------------------------------------
 
 
 def without_escapes(typed: str) -> str:

@@ -29,7 +29,7 @@ class UserError(Exception):
     """
 
     def __init__(self, *sentence: str, hint: str | Sequence[str] = ()):
-        """hint: what would be right, in parts too; it stands behind a semicolon."""
+        """hint: the remedy, in parts too; it stands behind a semicolon."""
         super().__init__(*sentence)
         self.sentence = sentence
         self.hint = (hint,) if isinstance(hint, str) and hint else tuple(hint)
@@ -51,7 +51,7 @@ class UserError(Exception):
 
 
 class WrongValue(ValueError):
-    """What a value must be, and a hint: from the check of an option, which does not know its name."""
+    """The values that are right, and a hint: from the check of an option, which does not know its name."""
 
     def __init__(self, must_be: str, hint: str = ""):
         super().__init__(must_be)
@@ -163,7 +163,7 @@ OPTIONS = {  # an option -> its names elsewhere
     "html": "page",
     "score": "perplexity ppl logprobs echo",
 }
-MODELS = {  # an official size -> what it is called elsewhere
+MODELS = {  # an official size -> its names elsewhere
     "124M": "117M small gpt2-small",
     "355M": "345M medium",
     "774M": "762M large",

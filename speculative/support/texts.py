@@ -21,7 +21,7 @@ SECONDS_FOR_PIPE = 0.2  # to wait for the first byte: the program before ours be
 
 def read_text(path: str, what: str) -> str:
     """Return a text in UTF-8, or with a byte order mark in UTF-16 or UTF-32; "-" is the standard input. Lines end in
-    \\n, whichever system wrote them. Raises UserError, which says what the text is for."""
+    \\n, whichever system wrote them. Raises UserError, which names the purpose of the text."""
     try:
         content = read_standard_input() if path == "-" else Path(path).read_bytes()
         encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8-sig")
@@ -74,14 +74,14 @@ def read_prompts(path: str, n: int | None = None) -> list[str]:
 
 
 def objects_of(text: str) -> list | None:
-    """Return what a text of JSON holds: the parts of an array, or its one value. None if it is something else, such as
-    an object on each line."""
+    """Return the values of a text of JSON: the parts of an array, or its one value. None if it is something else, such
+    as an object on each line."""
     whole = parsed(text)
     return whole if isinstance(whole, list) else [whole] if whole is not None else None
 
 
 def parsed(text: str) -> Any:
-    """Return what a text of JSON means, None if it means nothing."""
+    """Return the value of a text of JSON, None if it has none."""
     with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
     return None

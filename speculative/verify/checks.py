@@ -54,7 +54,7 @@ def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, what_
         raise UserError(f"--verify decodes {n_new} tokens here, too many for a context of {session.n_ctx}")
     prompts = []
     for text in (prompt, *others):
-        end = session.encode(text)[n_new - session.n_ctx :]  # what is decoded after it fits into the context
+        end = session.encode(text)[n_new - session.n_ctx :]  # the tokens decoded after it fit into the context
         prompts.append(np.array(end))
     print("Verify\n------")
     if what_runs:

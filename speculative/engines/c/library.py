@@ -1,7 +1,7 @@
 """engine.c as a library: compiled at its first use, in a second or two, and kept for this user.
 
 The file's name holds a hash of the source, the flags and the CPU. Two first starts at once, or one that is killed,
-leave a whole file or none. engine.c itself declares its structs and tables: so what Python fills is what C reads.
+leave a whole file or none. engine.c itself declares its structs and tables: so Python fills the fields that C reads.
 """
 
 import ctypes

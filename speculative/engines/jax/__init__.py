@@ -6,7 +6,7 @@ device_decoder    both algorithms as one compiled loop
 device_loops      the decoders of a session: compiling, running, the times of calls, the steps that the host reads
 sharding          several devices
 compilation       the cache of programs; several processes
-engine            what the contract asks
+engine            the methods of the contract
 """
 
 from speculative.support.errors import Option, UserError, first_line, install

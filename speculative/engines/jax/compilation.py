@@ -1,4 +1,4 @@
-"""What JAX compiles: kept on the disk for the next run, and told if it takes a while.
+"""The programs that JAX compiles: kept on the disk for the next run, and a line if that takes a while.
 
 At the end: the processes that compute the same.
 """
@@ -22,7 +22,7 @@ events: Counter[str] = Counter()
 
 
 def count(event: str, **details: object) -> None:
-    """Count what JAX tells of its work."""
+    """Count the events of JAX's work."""
     events[event] += 1
 
 

@@ -156,7 +156,7 @@ class DeviceDecoder:
         return State(x, n, T, number, draft_cache, target_cache), output
 
     def no_drafts(self, K):
-        """What Step 1 gives if nothing is drafted."""
+        """The result of Step 1 if nothing is drafted."""
         n_vocab = self.networks["target"].hparams["n_vocab"]
         return Drafts(jnp.zeros(K, jnp.int32), jnp.ones((K, n_vocab)), jnp.zeros(K))
 

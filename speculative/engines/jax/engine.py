@@ -97,7 +97,7 @@ class JaxEngine(Engine):
         return Maker(pack, lambda params: cached(replace(network, params=params), str(spec)))
 
     def prepare(self, plan: Planned, networks: Sequence[Any], n_prompt: int) -> None:
-        """Compile what Python's loop calls; the device's loop is compiled when a decode is prepared."""
+        """Compile the functions that Python's loop calls; the device's loop is compiled when a decode is prepared."""
         if is_compiled(plan):
             return
         K = max([K for K in plan.Ks if isinstance(K, int)], default=16)
