@@ -3,18 +3,43 @@ passes without it."""
 
 import json
 import os
+from dataclasses import replace
+from io import BytesIO
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 import pytest
 from checkpoint_files import write_safetensors, write_small_files
-from tiny import ROOT, flatten, plant, refusal
+from mistakes import SEEN, Mistakes, make
+from tiny import ROOT, flatten, refusal
 from tokenizer_files import write_tokenizer
 
-from speculative.checkpoints import config, download, folder, names, openai, tokenizer
+from speculative.checkpoints import (
+    config,
+    disk,
+    download,
+    folder,
+    hugging_face,
+    names,
+    openai,
+    tokenizer,
+    tokenizer_files,
+    weights,
+)
+from speculative.checkpoints.config import check, settings_in_weights, sizes_of
+from speculative.checkpoints.download import finish
+from speculative.checkpoints.folder import find_checkpoint, vocabulary_of, weights_of
+from speculative.checkpoints.hugging_face import openai_name, read_file
+from speculative.checkpoints.names import is_folder_name
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
+from speculative.checkpoints.openai import tensor_of
+from speculative.checkpoints.tokenizer_files import end_tokens
+from speculative.checkpoints.weights import as_float32, check_names, check_shapes
 from speculative.support import files
+from speculative.support.files import check_outputs, forms_of, with_parents
+
+new_note = disk.Note.__init__  # the right one, as all these functions
 
 
 class Place(NamedTuple):
@@ -178,7 +203,7 @@ def check_forms(place):
     assert folder.look(str(place.folder)).missing() == {"weights": ["run-1.index", "run-1.data-00000-of-00001"]}
 
 
-def check_names(place):
+def check_names_lead_nowhere(place):
     for name in ("a/..", "a\nb", "a//b"):
         with pytest.raises(ValueError, match="a folder of models_dir"):
             names.checked_model_name(name)
@@ -207,55 +232,211 @@ def check_input_is_kept(place):
     assert "choose another file" in refusal(files.check_outputs, [other, other])
 
 
-MISTAKES = [
-    # (the check that sees it, where, what stands there, what stands there by mistake)
-    (check_half_precision, "weights:as_float32", "<< 16", "<< 15"),
-    (check_half_precision, "hugging_face:openai_name", "in RENAMED", "in RENAMED[1:]"),
-    (check_not_a_number, "weights:is_finite", "return bool(", "return bool(True or "),
-    (check_another_tensor, "weights:check_names", "shapes.keys() ^ names", "shapes.keys() - names"),
-    (check_another_tensor, "weights:check_names", "shapes.keys() ^ names", "names - shapes.keys()"),
-    (check_another_tensor, "weights:check_names", "parameter in shapes or not tensor.shape", "parameter in shapes"),
-    (check_another_shape, "weights:check_shapes", "(shape, (1, *shape))", "(shape, shape[::-1])"),
-    (check_output_matrix, "hugging_face:leave_out_output_matrix", "if not np", "if False and np"),
-    (check_note, "disk:Note.__init__", "repr(about)", "'all'"),
-    (check_note, "disk:state_of", "about.st_mtime_ns, about.st_ctime_ns, about.st_ino", "0, 0, 0"),
-    (check_changed_file, "weights:StoredWeights.finish", "state_of(tensor.path) != tensor.file.state", "False"),
-    (check_header, "hugging_face:check_header", "except SafetensorError", "except ZeroDivisionError"),
-    (check_header, "hugging_face:read_file", "start + begin", "start"),
-    (check_checksum, "openai:SummedTensor.check_sum", "masked_crc32c(content) != self.crc32c", "False"),
-    (check_index, "openai:tensor_of", "entry.get(4, 0)", "0"),
-    (check_index, "openai:read_block", "!= checksum", "is None"),
-    (check_settings, "config:sizes_of", 'hparams["n_inner"] = n_inner', "pass"),
-    (check_settings, "config:sizes_of", 'hparams["activation_function"] = activation', "pass"),
-    (check_settings, "config:check", "n_embd % n_head", "False"),
-    (check_settings, "config:check", "if value and not (", "if False and not ("),
-    (check_absorbed_settings, "config:settings_in_weights", "< n, c, 1)", "< 2 * n, c, 1)"),
-    (check_absorbed_settings, "config:settings_in_weights", "return array / s", "return array * s"),
-    (check_vocabulary, "folder:Checkpoint.load_encoder", "encoder.n_vocab != n_vocab", "False"),
-    (check_end_tokens, "added_tokens:end_tokens", "of_tokenizer + of_model", "of_tokenizer"),
-    (check_forms, "folder:vocabulary_of", 'settings == "config.json"', "False"),
-    (check_forms, "folder:weights_of", "if SAFETENSORS in names", "if False"),
-    (check_forms, "openai:latest_checkpoint", "named[2] if named", "'' if named"),
-    (check_names, "names:is_folder_name", '{"", ".", ".."}', '{""}'),
-    (check_names, "names:is_folder_name", "not controls and", ""),
-    (check_incomplete_folder, "folder:find_checkpoint", "weights or not is_official", "weights"),
-    (check_sum, "download:finish", 'sha256 not in ("", received)', "False"),
-    (check_input_is_kept, "files:check_outputs", "used |= forms\n", "pass\n"),
-    (check_input_is_kept, "files:check_outputs", "(*PROGRAM, *inputs)", "inputs"),
-    (check_input_is_kept, "files:with_parents", "[path, *", "[*"),
-]
-ROOMS = {"files": "support"}  # the others are in checkpoints
-CHECKS = [*dict.fromkeys(check for check, *_ in MISTAKES)]
+# ---- The mistakes ----------------------------------------------------------------------------------------------------
+
+mistakes = Mistakes()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@mistakes.plant(check_half_precision, weights, "as_float32")
+def shifts_bfloat16_by_15(content, dtype):
+    if dtype == "bfloat16":
+        return (content.view("<u2").astype(np.uint32) << 15).view(np.float32)
+    return as_float32(content, dtype)
+
+
+@mistakes.plant(check_half_precision, hugging_face, "openai_name")
+def keeps_the_prefix(name):
+    return name if name.startswith("transformer.") else openai_name(name)
+
+
+@mistakes.plant(check_not_a_number, weights, "is_finite")
+def all_is_finite(array):
+    return True
+
+
+@mistakes.plant(check_another_tensor, weights, "check_names")
+def lets_other_tensors_pass(index, shapes):
+    check_names({name: index[name] for name in index if name in shapes}, shapes)
+
+
+@mistakes.plant(check_another_tensor, weights, "check_names")
+def lets_a_number_count(index, shapes):
+    check_names({name: replace(tensor, shape=tensor.shape or (1,)) for name, tensor in index.items()}, shapes)
+
+
+@mistakes.plant(check_another_tensor, weights, "check_names")
+def lets_tensors_be_missing(index, shapes):
+    shapes_there = {name: shape for name, shape in shapes.items() if name in index}
+    check_names(index, shapes_there)
+    for name in shapes.keys() - index:
+        index[name] = replace(index["wte"], shape=shapes[name])
+
+
+@mistakes.plant(check_another_shape, weights, "check_shapes")
+def takes_transposed_tensors(index, shapes):
+    check_shapes({name: replace(index[name], shape=shape) for name, shape in shapes.items()}, shapes)
+
+
+@mistakes.plant(check_output_matrix, hugging_face, "leave_out_output_matrix")
+def takes_any_output_matrix(tensors):
+    if "lm_head/w" in tensors:
+        tensors.setdefault("wte", tensors.pop("lm_head/w"))
+
+
+@mistakes.plant(check_note, disk.Note, "__init__")
+def notes_all_files_alike(self, about):
+    new_note(self, "all")
+
+
+@mistakes.plant(check_note, disk, "state_of")
+def looks_at_the_size_alone(file):
+    return disk.FileState(os.stat(file).st_size, 0, 0, 0)
+
+
+@mistakes.plant(check_changed_file, weights.StoredWeights, "finish")
+def does_not_look_again(self):
+    if not self.is_checked:
+        self.note.write()
+
+
+@mistakes.plant(check_header, hugging_face, "check_header")
+def takes_any_header(file):
+    pass
+
+
+@mistakes.plant(check_header, hugging_face, "read_file")
+def begins_all_tensors_at_the_first(path):
+    tensors, metadata = read_file(path)
+    first = min(tensor.begin for tensor in tensors.values())
+    return {name: replace(tensor, begin=first) for name, tensor in tensors.items()}, metadata
+
+
+@mistakes.plant(check_checksum, openai.SummedTensor, "check_sum")
+def checks_no_sum(self, name, content):
+    pass
+
+
+@mistakes.plant(check_index, openai, "tensor_of")
+def begins_all_tensors_at_0(data, message):
+    return replace(tensor_of(data, message), begin=0)
+
+
+@mistakes.plant(check_index, openai, "read_block")
+def reads_a_damaged_index(path):
+    table = disk.mapped(path).content[:]
+    end = openai.varint(BytesIO(table[-openai.FOOTER :]))
+    return table[: end - 9 - 4 * openai.number_of(table[end - 9 : end - 5])]
+
+
+@mistakes.plant(check_settings, config, "sizes_of")
+def leaves_out_the_inner_width(config):
+    return {name: value for name, value in sizes_of(config).items() if name != "n_inner"}
+
+
+@mistakes.plant(check_settings, config, "sizes_of")
+def leaves_out_the_activation(config):
+    return {name: value for name, value in sizes_of(config).items() if name != "activation_function"}
+
+
+@mistakes.plant(check_settings, config, "check")
+def takes_any_number_of_heads(config, path):
+    check(config | {"n_head": 1}, path)
+
+
+@mistakes.plant(check_settings, config, "check")
+def takes_quantized_weights(config, path):
+    check({name: value for name, value in config.items() if name != "quantization"}, path)
+
+
+@mistakes.plant(check_absorbed_settings, config, "settings_in_weights")
+def changes_the_keys_too(config):
+    n = config["n_embd"]
+    right = settings_in_weights(config)
+
+    def change(name, array):
+        changed = right(name, array)
+        if name == "h1/attn/c_attn/b":
+            changed[n : 2 * n] /= 2
+        return changed
+
+    return change
+
+
+@mistakes.plant(check_absorbed_settings, config, "settings_in_weights")
+def changes_the_last_layer_norm_as_wte(config):
+    right = settings_in_weights(config)
+    return lambda name, array: right("wte" if name == "ln_f/g" else name, array)
+
+
+@mistakes.plant(check_vocabulary, folder.Checkpoint, "load_encoder")
+def takes_any_number_of_tokens(self, other=None):
+    return folder.read_openai_encoder(self.folder)
+
+
+@mistakes.plant(check_end_tokens, tokenizer_files, "end_tokens")
+def ends_at_the_tokenizers_alone(files, named, tokenizer, n_vocab):
+    return end_tokens(files, named, tokenizer, n_vocab)[:1]
+
+
+@mistakes.plant(check_forms, folder, "vocabulary_of")
+def takes_openais_tokens_first(names, settings):
+    return vocabulary_of(names, "hparams.json")
+
+
+@mistakes.plant(check_forms, folder, "weights_of")
+def takes_openais_weights_first(folder, names):
+    return weights_of(folder, names - {"model.safetensors"})
+
+
+@mistakes.plant(check_forms, openai, "latest_checkpoint")
+def finds_no_latest_checkpoint(folder):
+    return ""
+
+
+@mistakes.plant(check_names_lead_nowhere, names, "is_folder_name")
+def leads_out(name):
+    return is_folder_name(name.replace("..", "parent"))
+
+
+@mistakes.plant(check_names_lead_nowhere, names, "is_folder_name")
+def takes_two_lines(name):
+    return is_folder_name(name.replace("\n", " "))
+
+
+@mistakes.plant(check_incomplete_folder, folder, "find_checkpoint")
+def lets_weights_be_missing(model_size, models_dir, source="openai", weights=True, refresh=False):
+    files = folder.look(folder.local_folder(model_size, models_dir))
+    return find_checkpoint(model_size, models_dir) if files.missing(weights) else files
+
+
+@mistakes.plant(check_sum, download, "finish")
+def takes_any_content(url, path, sha256):
+    finish(url, path, "")
+
+
+@mistakes.plant(check_input_is_kept, files, "check_outputs")
+def writes_a_file_twice(outputs, inputs=()):
+    for path in outputs:
+        check_outputs([path], inputs)
+
+
+@mistakes.plant(check_input_is_kept, files, "forms_of")
+def overwrites_the_program(path):
+    return set() if path in files.PROGRAM else forms_of(path)
+
+
+@mistakes.plant(check_input_is_kept, files, "with_parents")
+def looks_at_folders_alone(path):
+    return with_parents(path)[1:]
+
+
+@pytest.mark.parametrize("check", mistakes.checks, ids=lambda check: check.__name__)
 def test_without_a_mistake_all_checks_pass(check, place):
     check(place)
 
 
-@pytest.mark.parametrize(("check", "where", "old", "new"), MISTAKES)
-def test_a_planted_mistake_is_seen(check, where, old, new, place, monkeypatch):
-    room = ROOMS.get(where.partition(":")[0], "checkpoints")
-    plant(monkeypatch, f"{room}.{where}", old, new)
-    with pytest.raises((Exception, pytest.fail.Exception)):
-        check(place)
+@pytest.mark.parametrize("mistake", mistakes, ids=str)
+def test_a_planted_mistake_is_seen(mistake, place, monkeypatch):
+    make(monkeypatch, mistake)
+    with pytest.raises(SEEN):
+        mistake.seen_by(place)

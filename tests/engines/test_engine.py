@@ -16,7 +16,9 @@ from types import SimpleNamespace
 import google_crc32c
 import numpy as np
 import pytest
-from tiny import ROOT, OneText, convert, flatten, plant, python, random_params
+from mistakes import Mistakes, make
+from plain_c import rows_that_differ
+from tiny import ROOT, OneText, convert, flatten, python, random_params
 
 from speculative.engines.c import library
 from speculative.engines.c.packing import packer
@@ -27,7 +29,8 @@ from speculative.engines.plain import ACTIVATIONS, PlainPass
 if not library.compiles():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
-from speculative.engines.c import forward, threads
+from speculative.engines.c import arguments, forward, threads
+from speculative.engines.c.arguments import Cache
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.forward import CompiledPass
 
@@ -197,88 +200,56 @@ def test_a_row_has_the_same_bits_beside_rows_of_other_texts(hparams, dtype):
     assert not differ_beside_other_texts(dtype, hparams)
 
 
-MISTAKES = {
-    "a part's place in its text": ("forward:parts_of", "rows.n_past + first", "rows.n_past"),
-    "a part's mask": ("forward:parts_of", "rows.sees[first:end]", "rows.sees"),
-    "another text's last block": ("forward:CompiledPass.together", "hidden[first:end]))", "hidden[: end - first]))"),
-    "rows in the wrong order": ("forward:calls_of", "    yield call\n", "    yield call[::-1]\n"),
-    "no biases": ("arguments:Memory.linear", "0 if b is None else self.floats(b)", "0"),
-    "one cache for all texts": (
-        "forward:CompiledPass.new_cache",
-        "return Cache(self.hparams)",
-        "self.one = getattr(self, 'one', None) or Cache(self.hparams); return self.one",
-    ),
-}
+mistakes = Mistakes()
+# The right ones, which wrong twins call.
+calls_of, parts_of = forward.calls_of, forward.parts_of
+linear, together = arguments.Memory.linear, CompiledPass.together
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@mistakes.plant(differ_beside_other_texts, forward, "parts_of")
+def begins_each_part_at_the_first_place(rows):
+    for part in parts_of(rows):
+        yield part._replace(n_past=rows.n_past)
+
+
+@mistakes.plant(differ_beside_other_texts, forward, "parts_of")
+def gives_each_part_the_first_mask(rows):
+    for part in parts_of(rows):
+        yield part._replace(sees=rows.sees)
+
+
+@mistakes.plant(differ_beside_other_texts, CompiledPass, "together")
+def gives_all_texts_the_first_last_block(self, texts):
+    results = together(self, texts)
+    hidden = np.concatenate([result.hidden for result in results])
+    return [result._replace(hidden=hidden[: len(result.hidden)]) for result in results]
+
+
+@mistakes.plant(differ_beside_other_texts, forward, "calls_of")
+def turns_the_rows_of_a_call_round(texts):
+    for call in calls_of(texts):
+        yield call[::-1]
+
+
+@mistakes.plant(differ_beside_other_texts, arguments.Memory, "linear")
+def has_no_biases(self, w, b=None):
+    return linear(self, w)
+
+
+@mistakes.plant(differ_beside_other_texts, CompiledPass, "new_cache")
+def has_one_cache_for_all_texts(self):
+    vars(self).setdefault("one_cache", Cache(self.hparams))
+    return self.one_cache
+
+
+@pytest.mark.parametrize("mistake", mistakes, ids=str)
 def test_a_planted_mistake_shows(mistake, monkeypatch):
-    place, *change = MISTAKES[mistake]
-    plant(monkeypatch, f"engines.c.{place}", *change)
-    assert differ_beside_other_texts("float32", SHAPES[3])
+    make(monkeypatch, mistake)
+    assert mistake.seen_by("float32", SHAPES[3])
 
 
-OMISSIONS = {  # of the C files
-    "a format is missing": ("arguments.h", r"  F\(INT4, int4.*\n", ""),
-    "a format has no loop": ("products.c", "times_float16", "times_float17"),
-    "a format has no rows": ("rows.c", "prepare_int4", "prepare_int5"),
-    "a format has no weight": ("products.c", r"WEIGHT\(bfloat16\)", "WEIGHT(bfloat17)"),
-    "a format is not packed": ("pack.c", r"PACK\(int8\)", "PACK(int9)"),
-    "a format with another name only": ("arguments.h", r"F\(FLOAT16, float16", "F(FLOAT16, float17"),
-}
-
-
-@pytest.mark.parametrize("omission", [None, *OMISSIONS])
-def test_an_omission_in_the_table_of_formats_does_not_compile(omission, tmp_path):
-    for source in library.SOURCES:
-        text = source.read_text(encoding="utf-8")
-        if omission and OMISSIONS[omission][0] == source.name:
-            text, n = re.subn(*OMISSIONS[omission][1:], text, count=1)
-            assert n == 1, "the file was rewritten: plant this omission in it anew"
-        (tmp_path / source.name).write_text(text, encoding="utf-8")
-    compiler = library.compilers()[0]
-    words = [*compiler, *library.FLAGS, library.native(), "-fsyntax-only", str(tmp_path / "library.c")]
-    assert bool(subprocess.run(words, capture_output=True).returncode) == bool(omission)
-
-
-AGAINST_PLAIN_C = """
-#include "library.c"
-int64_t rows_that_differ(int64_t n_in) {
-  enum { MOST_INPUTS = 3 * BLOCK };
-  static float x[ROWS * MOST_INPUTS], tile[MOST_INPUTS * LANES], out[ROWS * LANES], plain[ROWS * LANES];
-  static word prepared[ROWS * MOST_INPUTS];
-  int64_t n_different = 0;
-  for (int64_t i = 0; i < ROWS * n_in; i++) x[i] = sinf(i + 1) / (i % 7 + 1);
-  for (int64_t i = 0; i < n_in * LANES; i++) tile[i] = cosf(3 * i) / (i % 11 + 1);
-  for (int R = 1; R <= ROWS; R++) {
-    for (int i = 0; i < ROWS * LANES; i++) out[i] = plain[i] = 1.0f / (i + 3);
-    for (int row = 0; row < R; row++) prepare(FLOAT32, x + row * n_in, n_in, row, R, prepared);
-    multiply_float32(R, prepared, (const char *)tile, n_in, (const char *)tile, 0, out, LANES);
-    times_plain(R, x, tile, n_in, plain);
-    n_different += memcmp(out, plain, sizeof(out)) != 0;
-  }
-  return n_different;
-}
-"""
-
-
-@pytest.mark.parametrize("mistake", [None, ("all(block[i][0]), w1", "all(block[i][0]), w0")])
-def test_float32_is_multiplied_as_in_plain_c(mistake, tmp_path, monkeypatch):
-    """To the bit, for each number of rows, of whole blocks of inputs and of others. A mistake in the loop is seen."""
-    for source in library.SOURCES:
-        text = source.read_text(encoding="utf-8")
-        (tmp_path / source.name).write_text(text.replace(*mistake, 1) if mistake else text, encoding="utf-8")
-    source = tmp_path / "against_plain.c"
-    source.write_text(AGAINST_PLAIN_C, encoding="utf-8")
-    monkeypatch.setattr(library, "SOURCES", [source])
-    path = tmp_path / "cache" / "against_plain.so"
-    path.parent.mkdir()
-    compiled = library.compile_with(library.compilers()[0], [library.native()], str(path))
-    assert compiled == ""
-    count = ctypes.CDLL(str(path)).rows_that_differ
-    count.argtypes = [ctypes.c_int64]
-    differing = sum(count(n_in) for n_in in (1, 31, 32, 33, 96))
-    assert bool(differing) == bool(mistake)
+def test_float32_is_multiplied_as_in_plain_c(tmp_path):
+    assert rows_that_differ(library.SOURCES[0].parent, tmp_path) == 0
 
 
 def test_a_struct_has_words_only():

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny import decoded, plant
+from mistakes import Mistakes, make
+from tiny import decoded
 
 from speculative.drafters import DRAFTERS
+from speculative.lookahead import auto as auto_module
 from speculative.lookahead.auto import AutoDrafter, Stopping
-from speculative.lookahead.learned import K_MAX, Acceptance, Learned
+from speculative.lookahead.costs import WindowCosts
+from speculative.lookahead.learned import DECAY, K_MAX, SHARES, Acceptance, Learned
 from speculative.report.simulate import Clock, KnownText, Prices, Simulation
 from speculative.run.cost_timer import CostTimer
 from speculative.sampling import NOTHING, speculative_sampling
@@ -273,35 +276,108 @@ def sure_ones_first():
     return asked == [4]
 
 
+# The right methods, which wrong twins call.
+learn, preferred = Acceptance.learn, Acceptance.preferred
+learn_step = Learned.learn
+
 IN_BETWEEN = partial(close_to_the_best, right=accepted_with(0.8), row=0.04)
 DEAR_ROWS = partial(close_to_the_best, right=accepted_with(0.3), row=0.75)
-PLANTED = [
-    # (check, where, what stands there, what stands there by mistake)
-    (learns_from_margins, "lookahead.learned:Acceptance.learn", "if i < n_accepted else", "if i <= n_accepted else"),
-    (learns_from_margins, "lookahead.learned:Acceptance.learn", "margins[: n_accepted + 1]", "margins"),
-    (learns_from_margins, "lookahead.learned:Acceptance.preferred", "-margin", "-1"),
-    (learns_from_margins, "lookahead.learned:Acceptance.learn", "_accepted + n_accepted", "_accepted + len(tested)"),
-    (IN_BETWEEN, "lookahead.auto:Stopping.go_on", "self.chance *=", "self.chance =  1 or"),
-    (DEAR_ROWS, "lookahead.auto:Stopping.seconds_of", "seconds(n_drafts + 1)", "seconds(1)"),
-    (DEAR_ROWS, "lookahead.auto:Stopping.pays", "self.stats.acceptance.share * ", ""),
-    (ends_the_text, "lookahead.auto:Stopping.pays", " or self.pays_to_the_end()", ""),
-    (ends_the_text, "lookahead.auto:Stopping.pays_to_the_end", "LAST_CALL_SHARE", "9"),
-    (costs_little, "lookahead.auto:Stopping.most_drafts", "<= TRYING_SHARE *", "<= 1 + TRYING_SHARE *"),
-    (costs_little, "lookahead.learned:Learned.learn", "stats.idle_seconds = 0.0", "pass"),
-    (adapts_to_speed, "lookahead.costs:WindowCosts.learn", "self.slowdown.add", "abs"),
-    (sure_ones_first, "lookahead.auto:is_unsure", "< stats.scale", "< 0"),
-]  # fmt: skip
+mistakes = Mistakes()
 
 
-@pytest.mark.parametrize("check", {row[0]: None for row in PLANTED})
+@mistakes.plant(learns_from_margins, Acceptance, "learn")
+def learns_that_all_tested_were_accepted(self, margins, n_accepted):
+    tested = margins[: n_accepted + 1]
+    evidence = DECAY * self.evidence + (1 - DECAY) * self.log_prior
+    for margin in tested:
+        evidence += np.log(SHARES * self.preferred(margin))
+    self.weigh(evidence)
+    self.n_tested = DECAY * self.n_tested + len(tested)
+    self.n_accepted = DECAY * self.n_accepted + n_accepted
+
+
+@mistakes.plant(learns_from_margins, Acceptance, "learn")
+def learns_from_what_was_not_tested(self, margins, n_accepted):
+    learn(self, margins, n_accepted)
+    n_untested = len(margins[n_accepted + 1 :])
+    for margin in margins[n_accepted + 1 :]:
+        self.weigh(self.evidence + np.log(1 - SHARES * self.preferred(margin)))
+    self.n_tested += n_untested
+
+
+@mistakes.plant(learns_from_margins, Acceptance, "learn")
+def counts_the_tested_as_accepted(self, margins, n_accepted):
+    learn(self, margins, n_accepted)
+    self.n_accepted += len(margins[: n_accepted + 1]) - n_accepted
+
+
+@mistakes.plant(learns_from_margins, Acceptance, "preferred")
+def prefers_every_draft_alike(self, margin):
+    return preferred(self, 1.0)
+
+
+@mistakes.plant(IN_BETWEEN, Stopping, "go_on")
+def forgets_the_drafts_before(self, margin):
+    self.n_drafts += 1
+    self.chance = 1.0
+    return self.pays()
+
+
+@mistakes.plant(DEAR_ROWS, Stopping, "seconds_of")
+def takes_each_row_for_free(self, n_drafts):
+    return n_drafts * self.stats.draft_seconds.usual + self.learned.window_costs.seconds(1)
+
+
+@mistakes.plant(DEAR_ROWS, Stopping, "pays")
+def takes_the_next_draft_for_accepted(self):
+    if self.n_drafts == self.k:
+        return False
+    gain = self.chance * self.learned.token_seconds
+    return gain > self.more_seconds_for(self.n_drafts + 1) or self.pays_to_the_end()
+
+
+@mistakes.plant(ends_the_text, Stopping, "pays_to_the_end")
+def never_drafts_to_the_end(self):
+    return False
+
+
+@mistakes.plant(ends_the_text, Stopping, "pays_to_the_end")
+def always_drafts_to_the_end(self):
+    return self.is_near_end
+
+
+@mistakes.plant(costs_little, Stopping, "most_drafts")
+def always_tries_a_draft(self):
+    return self.k if self.pays() else min(self.k, 1)
+
+
+@mistakes.plant(costs_little, Learned, "learn")
+def never_begins_to_wait_anew(self, attempts, n_accepted, call):
+    waited = [stats.idle_seconds + call.seconds for stats in self.stats]
+    learn_step(self, attempts, n_accepted, call)
+    for stats, seconds in zip(self.stats, waited, strict=True):
+        stats.idle_seconds = seconds
+
+
+@mistakes.plant(adapts_to_speed, WindowCosts, "learn")
+def learns_no_slowdown(self, call):
+    pass
+
+
+@mistakes.plant(sure_ones_first, auto_module, "is_unsure")
+def takes_each_draft_for_sure(proposal, stats):
+    return False
+
+
+@pytest.mark.parametrize("check", mistakes.checks)
 def test_what_the_planted_mistakes_break_holds(check):
     assert check()
 
 
-@pytest.mark.parametrize(("check", "place", "old", "new"), PLANTED)
-def test_a_planted_mistake_shows(monkeypatch, check, place, old, new):
-    plant(monkeypatch, place, old, new)
-    assert not check()
+@pytest.mark.parametrize("mistake", mistakes, ids=str)
+def test_a_planted_mistake_shows(mistake, monkeypatch):
+    make(monkeypatch, mistake)
+    assert not mistake.seen_by()
 
 
 @pytest.mark.parametrize(("is_alone", "n_tried", "n_to_the_end"), [(True, 1, 1), (False, 0, 0)])

@@ -5,15 +5,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mistakes import Mistakes, make
 from scipy.stats import chisquare
-from tiny import plant
 
+from speculative import sampling
+from speculative.drafters import model
 from speculative.drafters.model import model_tree
-from speculative.engines.network import CachedNetwork, Network
+from speculative.engines.c.forward import CompiledPass
+from speculative.engines.model import Model
+from speculative.engines.network import CachedNetwork, Network, common_prefix
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.report.record import Difference
 from speculative.run.greedy import greedy_difference
 from speculative.run.session import Session
+from speculative.sampling import Proposal, residual, sample, token_by_token
 from speculative.verify import checks
 from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 
@@ -42,42 +47,94 @@ def test_it_passes_if_nothing_is_broken(run_verify, flags, own):
     assert ": no loss found; a shift above" in out
 
 
-CHANCE = "rng.random() < ratio(q[i], p[i], j)"
-LENGTH = "self.forget()  # so"
-STALE = f"n_cached = len(self.contents.tokens); x = x if n_cached <= n else x[::-1]; {LENGTH}"
-HELD = "self.contents.tokens"
-REJECTED = f"len(x) == len({HELD}) and not np.any(x[-n_last:] == {HELD}[-n_last:])"
-STALE_AFTER_A_REJECTION = f"x = x[::-1] if {REJECTED} else x; {LENGTH}"
-BESIDE_OTHERS = "results[0].logits[:] *= 1.0001 if len(texts) > 1 else 1; return results"
 SAMPLED = "speculative against the target"
-BROKEN = [
-    # (where, what stands there, what stands there by mistake, the check that sees it, options)
-    ("sampling:token_by_token", CHANCE, "rng.random() < 0.9", SAMPLED, {}),
-    ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", SAMPLED, {}),
-    ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", "greedy", {}),
-    ("engines.network:CachedNetwork.rows", LENGTH, STALE, "greedy", {}),
-    ("engines.network:CachedNetwork.rows", LENGTH, STALE, "rows", {}),
-    ("engines.network:CachedNetwork.rows", LENGTH, STALE_AFTER_A_REJECTION, "rows", {}),
-    (
-        "engines.model:Model.__call__",
-        "return self.end(",
-        "return (1.0001 if n_last > 1 else 1) * self.end(",
-        "rows",
-        {},
-    ),
-    ("engines.model:Model.score_tree", "return self.end(", "return 1.0001 * self.end(", "rows", {"tree": "2,1"}),
-    ("engines.c.forward:CompiledPass.together", "return results", BESIDE_OTHERS, "rows", {}),
-    ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", "drafts against the drafter's p", {}),
-]
+GREEDY, ROWS = ("greedy", {}), ("rows", {})  # a check, and the options with which it sees a mistake
+mistakes = Mistakes()
+# The right ones, which wrong twins call.
+rows, score_tree, call_model = CachedNetwork.rows, Model.score_tree, Model.__call__
+together = CompiledPass.together
 
 
-@pytest.mark.parametrize(("place", "old", "new", "seen_by", "options"), BROKEN)
-def test_it_sees_what_is_broken(run_verify, monkeypatch, place, old, new, seen_by, options):
-    plant(monkeypatch, place, old, new)
-    draws = 150 if "against" in seen_by else 10  # the others do not sample
+@mistakes.plant((SAMPLED, {}), sampling, "token_by_token")
+def accepts_nine_of_ten(proposal, q, rng):
+    tokens = []
+    for i, j in enumerate(proposal.tokens):
+        if rng.random() >= 0.9:
+            return [*tokens, sample(residual(q[i], proposal.p[i]), rng)]
+        tokens.append(int(j))
+    return [*tokens, sample(q[-1], rng)]
+
+
+@mistakes.plant((SAMPLED, {}), sampling, "residual")
+def draws_from_q_after_a_rejection(q, p):
+    return q
+
+
+@mistakes.plant(GREEDY, sampling, "token_by_token")
+def draws_the_bonus_token_from_the_row_before(proposal, q, rng):
+    return token_by_token(proposal, [*q[:-1], q[max(0, len(q) - 2)]], rng)
+
+
+@mistakes.plant(GREEDY, CachedNetwork, "rows")
+@mistakes.plant(ROWS, CachedNetwork, "rows")
+def reads_backwards_if_tokens_were_dropped(self, x, n_last=1):
+    held = self.contents.tokens
+    goes_on = len(held) <= min(common_prefix(held, x), len(x) - n_last)
+    return rows(self, x if goes_on else x[::-1], n_last)
+
+
+@mistakes.plant(ROWS, CachedNetwork, "rows")
+def never_looks_for_rejected_tokens(self, x, n_last=1):
+    self.contents.tokens = np.array(x[: len(self.contents.tokens)])
+    return rows(self, x, n_last)
+
+
+@mistakes.plant(ROWS, CachedNetwork, "rows")
+def reads_backwards_after_a_rejection(self, x, n_last=1):
+    held = self.contents.tokens
+    is_rejected = len(x) == len(held) and not np.any(np.equal(x[-n_last:], held[-n_last:]))
+    return rows(self, x[::-1] if is_rejected else x, n_last)
+
+
+@mistakes.plant(ROWS, Model, "__call__")
+def rounds_the_rows_of_a_window(self, x, n_last=1):
+    return (1.0001 if n_last > 1 else 1) * call_model(self, x, n_last)
+
+
+@mistakes.plant(("rows", {"tree": "2,1"}), Model, "score_tree")
+def rounds_the_rows_of_a_tree(self, x, tree, nodes=None):
+    return 1.0001 * score_tree(self, x, tree, nodes)
+
+
+@mistakes.plant(ROWS, CompiledPass, "together")
+def rounds_the_rows_beside_other_texts(self, texts):
+    results = together(self, texts)
+    if len(texts) > 1:
+        results[0].logits[:] *= 1.0001
+    return results
+
+
+@mistakes.plant(("drafts against the drafter's p", {}), model, "model_drafter")
+def draws_from_p_squared(model, rng, name="model"):
+    def draft(x, k, go_on=None):
+        tokens, p = [], []
+        for _ in range(k):
+            [row] = model([*x, *tokens])
+            p.append(row)
+            tokens.append(sample(row**2, rng))
+        return Proposal(tokens, p, [name] * k)
+
+    return draft
+
+
+@pytest.mark.parametrize("mistake", mistakes, ids=lambda mistake: f"{mistake}-{mistake.seen_by[0]}")
+def test_it_sees_what_is_broken(mistake, run_verify, monkeypatch):
+    make(monkeypatch, mistake)
+    check, options = mistake.seen_by
+    draws = 150 if "against" in check else 10  # the others do not sample
     status, out = run_verify(draws=draws, temperature=9.0, **options)
     assert status == 1
-    assert lines_of(out)[seen_by][0] == "FAILED"
+    assert lines_of(out)[check][0] == "FAILED"
     assert "Summary: NOT lossless" in out
 
 
