@@ -8,14 +8,13 @@ by bisection. Nothing has to be known about a formula but its values.
 The walk at the end goes along all paths: a fork has branches with known chances, and a path takes one of each.
 """
 
-import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,6 +27,12 @@ ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
 
 class NotFollowed(UserError):
     """What somebody's code does cannot be followed: it may be right, or wrong."""
+
+    raised: ClassVar[list] = []  # in this path, because somebody's code may catch it and go on
+
+    def __init__(self, *sentence: str):
+        super().__init__(*sentence)
+        self.raised.append(self)
 
 
 class Uniform:
@@ -92,17 +97,23 @@ ITSELF = Formula(None, ())
 
 
 @cache
-def ends_of(formula: Formula) -> tuple:
-    """The values at both ENDS. Raises NotFollowed if the number neither rises nor falls from one to the other, as far
-    as 33 points tell: a test, no proof."""
+def find_ends(formula: Formula) -> tuple | None:
+    """The values at both ENDS; None if the number neither rises nor falls from one to the other, as far as 33 points
+    tell: a test, no proof."""
     values = np.asarray(formula.at(np.linspace(*ENDS, 33)))  # [33]
     before = values[:-1]  # [32]
     after = values[1:]  # [32]
     rises = np.all(after >= before)
     falls = np.all(after <= before)
-    if not (rises or falls or np.all(np.isnan(values))):
+    return (values[0], values[-1]) if rises or falls or np.all(np.isnan(values)) else None
+
+
+def ends_of(formula: Formula) -> tuple:
+    """The values at both ENDS. Raises NotFollowed if the number rises and falls."""
+    ends = find_ends(formula)
+    if ends is None:
         raise NotFollowed("a formula of a random number that rises and falls cannot be followed")
-    return values[0], values[-1]
+    return ends
 
 
 @cache
@@ -158,7 +169,9 @@ class Walk:
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
         self.n_nodes_before = self.n_nodes
-        self.numbers: dict = defaultdict(lambda: Uniform(self.take_branch))  # {(seed, n): the nth number}
+        self.numbers: dict = defaultdict(lambda: Uniform(self.take_branch))  # {(stream, n): the nth number}
+        self.n_unseeded = 0  # streams
+        NotFollowed.raised.clear()
         self.of_path: dict = {}  # {a generator or the like: what it keeps, which is forgotten when the path ends}
         self.restart_clocks()
 
@@ -175,12 +188,17 @@ class Walk:
         if self.n_nodes - self.n_nodes_before > MOST_IN_PATH:
             raise UserError(f"no progress: a text takes more than {MOST_IN_PATH:,} random numbers and calls of a model")
 
-    def stream(self, seed) -> Iterator[Uniform]:
-        """The numbers of a seed; others for each generator without a seed."""
-        seed = seed if self.reseeds and seed is not None else object()
-        for n in itertools.count():
-            self.count()
-            yield self.numbers[seed, n]
+    def stream_of(self, seed: str | None) -> Hashable:
+        """What `number` takes for the numbers of a seed; others for each generator without a seed."""
+        if self.reseeds and seed is not None:
+            return seed
+        self.n_unseeded += 1
+        return self.n_unseeded
+
+    def number(self, stream: Hashable, n: int) -> Uniform:
+        """The nth number of a stream, which is the same one if it is asked for again."""
+        self.count()
+        return self.numbers[stream, n]
 
     def take_branch(self, chances: list[float]) -> int:  # [n] -> the branch that this path takes
         if self.depth == len(self.branches):

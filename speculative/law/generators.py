@@ -1,28 +1,35 @@
 """Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/)"""
 
+import copy
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
-from speculative.law.forks import MOST_INTS, WALK, NotFollowed, Uniform
-from speculative.law.unknown import Numbers, UnknownNumber
+from speculative.law.forks import WALK, NotFollowed, Uniform
+from speculative.law.unknown import Numbers, UnknownNumber, WholeNumber
+
+FEW_INTS = 64  # as a vocabulary has: one of them is a value at once, one of more only if it is asked for
 
 
 class NoDistribution(Exception):
-    """Something was drawn from numbers that are not probabilities."""
+    """Something was drawn from numbers that are not probabilities. Each library has an error of its own for it, which
+    somebody's code may catch."""
+
+
+class NotProbabilities(NoDistribution, ValueError):
+    """NumPy's and Python's."""
 
 
 def one_trial(u, n, p):
     if n != 1:
         raise NotFollowed("binomial() with more than one trial cannot be followed")
     if np.any(np.clip(p, 0, 1) != p):
-        raise NoDistribution
+        raise NotProbabilities("p < 0, p > 1 or p is NaN")
     return (u < p) * 1
 
 
@@ -43,6 +50,13 @@ TRANSFORMS = {
 }
 
 
+def name_of(seed) -> str:
+    """A name for a seed. Of a random one of many values nobody draws the same again: its u is its name."""
+    if isinstance(seed, WholeNumber) and seed.edges:
+        seed = int(seed)
+    return f"{id(seed.u)} {seed.formula}" if isinstance(seed, UnknownNumber) else str(seed)
+
+
 @dataclass(eq=False)
 class BitGenerator:
     """What the numbers of one or several generators come from, in NumPy's word: in Generator(PCG64(7)) both have one.
@@ -53,7 +67,9 @@ class BitGenerator:
 
     def seed(self, seed) -> "State":
         """Begin with the numbers of a seed, which all of one family share."""
-        state = State(WALK.stream(None if seed is None else f"{self.family} {seed}"), count())
+        return self.set(State(WALK.stream_of(None if seed is None else f"{self.family} {name_of(seed)}")))
+
+    def set(self, state: "State") -> "State":
         WALK.of_path[self] = state
         return state
 
@@ -62,12 +78,28 @@ class BitGenerator:
         """How far it is in this path, where it begins with its first seed."""
         return WALK.of_path.get(self) or self.seed(self.first_seed)
 
+    def __reduce__(self):
+        """A deep copy, or what is pickled and read again, goes on with the same numbers."""
+        return BitGenerator.copied, (self.family, self.first_seed, replace(self.state))
 
-class State(NamedTuple):
+    @classmethod
+    def copied(cls, family: str, first_seed, state: "State") -> "BitGenerator":
+        copied = cls(family, first_seed)
+        copied.set(state)
+        return copied
+
+
+@dataclass
+class State:
     """The state of a bit generator in a path: what comes next."""
 
-    numbers: Iterator[Uniform]
-    children: Iterator[int]  # the numbers of the generators that it will spawn
+    stream: Hashable
+    n_drawn: int = 0  # numbers of the stream
+    n_spawned: int = 0  # generators
+
+    def next_number(self) -> Uniform:
+        self.n_drawn += 1
+        return WALK.number(self.stream, self.n_drawn)
 
 
 class UnknownGenerator:
@@ -89,7 +121,7 @@ class UnknownGenerator:
         return self
 
     def number(self) -> UnknownNumber:
-        return UnknownNumber(next(self.bits.state.numbers))
+        return UnknownNumber(self.bits.state.next_number())
 
     def random(self, size=None, dtype=None):
         if size is None:
@@ -106,9 +138,23 @@ class UnknownGenerator:
 
     def spawn(self, n: int) -> list:
         """Other generators, whose seeds follow from this one's."""
-        seed = self.bits.first_seed
-        children = islice(self.bits.state.children, n)
-        return [type(self)(None if seed is None else f"{seed} {i}") for i in children]
+        seed, state = self.bits.first_seed, self.bits.state
+        first = state.n_spawned
+        state.n_spawned += n
+        return [type(self)(None if seed is None else f"{name_of(seed)} {i}") for i in range(first, first + n)]
+
+    @property
+    def bit_generator(self) -> "UnknownGenerator":
+        """It stands for its bit generator too: it has the same numbers, and their state."""
+        return self
+
+    @property
+    def state(self) -> State:
+        return replace(self.bits.state)
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.bits.set(replace(state))
 
     def __getattr__(self, name: str) -> Callable:
         """A method that is one of TRANSFORMS. Raises NotFollowed, if it is called, for one of another name."""
@@ -128,9 +174,9 @@ class UnknownGenerator:
         return draw
 
     def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
-        ids = np.asarray(a) if np.ndim(a) else np.arange(a)  # [n]
+        ids = np.asarray(a) if np.ndim(a) else np.arange(a)  # [n], or [n, ...]
         p = np.ones(len(ids)) / len(ids) if p is None else np.asarray(p)  # [n]
-        if p.shape != ids.shape:
+        if p.shape != ids.shape[:1]:
             raise ValueError("'a' and 'p' must have same size")
         check_sum(p.tobytes(), p.dtype)
         n = 1 if size is None else int(np.prod(size))
@@ -138,19 +184,39 @@ class UnknownGenerator:
         if size is None:
             return ids[indices[0]]
         drawn = ids[np.array(indices, int)]
-        return drawn.reshape(size)
+        return drawn.reshape(*np.atleast_1d(size), *ids.shape[1:])
 
     def integers(self, low, high=None, size=None, dtype=int, endpoint=False):
         low, high = (0, low) if high is None else (low, high)
-        if high - low > MOST_INTS:
-            raise NotFollowed(f"a choice among {high - low:,} numbers cannot be followed")
-        return self.choice(np.arange(low, high + endpoint), size)
+        n = high + endpoint - low
+        if n <= FEW_INTS:
+            return self.choice(np.arange(low, low + n), size)
+        numbers = np.empty(() if size is None else size, object).view(Numbers)
+        for i in range(numbers.size):
+            numbers.flat[i] = WholeNumber.below(self.bits.state.next_number(), n, low)
+        return numbers[()]
 
-    def multinomial(self, n, pvals, size=()):
-        counts = np.empty((*np.atleast_1d(size).astype(int), len(pvals)), int)
-        for row in counts.reshape(-1, len(pvals)):
-            row[:] = np.bincount(self.choice(len(pvals), n, p=pvals), minlength=len(pvals))
+    def multinomial(self, n, pvals, size=None) -> np.ndarray:  # [..., n_values] -> the same shape, or [*size, n_values]
+        """How often each value is drawn, of n draws for each row of pvals."""
+        pvals = np.asarray(pvals)
+        shape = np.broadcast_shapes(np.shape(n), pvals.shape[:-1]) if size is None else tuple(np.atleast_1d(size))
+        ns = np.broadcast_to(n, shape)
+        rows = np.broadcast_to(pvals, (*shape, pvals.shape[-1]))  # [..., n_values]
+        counts = np.empty(rows.shape, int)
+        for index in np.ndindex(shape):
+            drawn = self.choice(len(rows[index]), ns[index], p=rows[index])
+            counts[index] = np.bincount(drawn, minlength=len(rows[index]))
         return counts
+
+    def permutation(self, x, axis=0) -> np.ndarray:
+        """The numbers below x, or the parts of x, in a random order."""
+        parts = np.asarray(x) if np.ndim(x) else np.arange(x)  # [n, ...]
+        return parts[draw_indices(self, np.ones(len(parts)), len(parts), replace=False)]
+
+    def shuffle(self, x, axis=0) -> None:
+        """Put the parts of x in a random order, in place."""
+        order = draw_indices(self, np.ones(len(x)), len(x), replace=False)
+        x[:] = [x[i] for i in order] if isinstance(x, list) else x[order]
 
 
 class UnknownRandomState(UnknownGenerator):
@@ -160,13 +226,31 @@ class UnknownRandomState(UnknownGenerator):
     randint = UnknownGenerator.integers
     sample = ranf = UnknownGenerator.random
 
+    def get_state(self, legacy=True) -> State:
+        return self.state
+
+    def set_state(self, state: State) -> None:
+        self.state = state
+
 
 class UnknownPythonRandom(UnknownGenerator):
     family = "Random"
     randrange = UnknownGenerator.integers
+    getstate = UnknownRandomState.get_state
+    setstate = UnknownRandomState.set_state
+    __copy__ = copy.deepcopy  # NumPy's generators share their numbers with a shallow copy, Python's do not
 
     def randint(self, low, high):
         return self.integers(low, high, endpoint=True)
+
+    def choice(self, a, *more, **named):
+        return a[draw_indices(self, np.ones(len(a)))[0]]
+
+    def sample(self, population, k):
+        return [population[i] for i in draw_indices(self, np.ones(len(population)), k, replace=False)]
+
+    def getrandbits(self, k):
+        return self.integers(2**k)
 
     def choices(self, population, weights=None, *, cum_weights=None, k=1):
         if cum_weights is not None:
@@ -191,8 +275,10 @@ def unfollowed(name: str) -> Callable:
 
 
 def draw_indices(rng: UnknownGenerator, weights, n: int = 1, replace: bool = True) -> list[int]:  # [n_weights] -> [n]
-    """Draw n indices with chances in proportion to the weights. Raises NoDistribution if they are none."""
+    """Draw n indices with chances in proportion to the weights. Raises NotProbabilities if they are none."""
     weights = np.array(weights, float)  # [n_weights]
+    if not replace and n > np.count_nonzero(weights):
+        raise NotProbabilities("Fewer non-zero entries in p than size")
     indices = []
     for _ in range(n):
         edges = edges_of(weights.tobytes())  # as bytes, because a cache keeps no arrays
@@ -204,16 +290,16 @@ def draw_indices(rng: UnknownGenerator, weights, n: int = 1, replace: bool = Tru
 
 @lru_cache(1_000)  # for all paths
 def edges_of(weights: bytes) -> list[float]:  # of [n_weights] -> [n_weights + 1]
-    """The edges of intervals in [0, 1], whose lengths are in proportion to the weights. Raises NoDistribution."""
+    """The edges of intervals in [0, 1], whose lengths are in proportion to the weights. Raises NotProbabilities."""
     cumulative = np.cumsum(np.frombuffer(weights))  # [n_weights]
     if not np.all(np.diff(cumulative, prepend=0) >= 0) or not 0 < cumulative[-1] < np.inf:
-        raise NoDistribution
+        raise NotProbabilities("Probabilities contain NaN, are negative, or their sum is 0")
     return [0.0, *(cumulative / cumulative[-1]).tolist()]
 
 
 @lru_cache(1_000)
 def check_sum(p: bytes, dtype: np.dtype) -> None:
-    """Raise NoDistribution if the sum of p is not 1, as exactly as NumPy asks for it."""
+    """Raise NotProbabilities if the sum of p is not 1, as exactly as NumPy asks for it."""
     exactness = np.finfo(np.result_type(dtype, np.float16)).eps ** 0.5
     if abs(np.sum(np.frombuffer(p, dtype), dtype=float) - 1) > exactness:
-        raise NoDistribution
+        raise NotProbabilities("Probabilities do not sum to 1")

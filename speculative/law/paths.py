@@ -45,7 +45,10 @@ def law_of(program: Callable, most: float = float("inf"), reseeds: bool = True) 
 
     def run(branches):
         WALK.begin_path(branches)
-        return program(rng)
+        outcome = program(rng)
+        if NotFollowed.raised:
+            raise NotFollowed.raised[0]
+        return outcome
 
     law: dict = defaultdict(float)
     paths: list[tuple] = []  # (its branches, its outcome)

@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from speculative.law.forks import ENDS, MOST_INTS, Formula, NotFollowed, Number, ends_of, switch
+from speculative.law.forks import (
+    ENDS,
+    ITSELF,
+    MOST_INTS,
+    Formula,
+    NotFollowed,
+    Number,
+    Uniform,
+    ends_of,
+    find_ends,
+    switch,
+)
 from speculative.law.races import is_first, largest, largest_first
 
 DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random numbers: races.is_first
@@ -32,6 +43,8 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
             raise NotFollowed(f"{ufunc.__name__} of random numbers cannot be followed")
         if not all(map(is_number, inputs)):
             return number_by_number(ufunc, inputs)
+        if len(us_of(inputs)) == 2:
+            inputs = (*without_whole(inputs),)
         if ufunc in DUELS and len(us_of(inputs)) == 2:
             number, other = inputs
             return is_first(number, other, ufunc in (np.greater, np.greater_equal))
@@ -80,6 +93,50 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
         raise NotFollowed("a random number as a float cannot be followed: compare it as it is")
 
 
+class WholeNumber(UnknownNumber):
+    """A whole number, one of several: which one is a fork only if somebody asks for it, as an index does."""
+
+    def __init__(self, u: Uniform, formula: Formula, edges: list[float]):
+        """edges: those of the intervals of u for its values, [] if they are too many."""
+        super().__init__(u, formula)
+        self.edges = edges
+
+    @classmethod
+    def below(cls, u: Uniform, n: int, low: int = 0) -> "WholeNumber":
+        """One of the n numbers from low on, of equal chances."""
+        return cls(u, Formula(floor_of, (ITSELF, n, low)), [i / n for i in range(n + 1)] if n <= MOST_INTS else [])
+
+    @classmethod
+    def among(cls, u: Uniform, edges: list[float]) -> "WholeNumber":
+        """The index of the interval between these edges that u is in."""
+        return cls(u, Formula(interval_of, (ITSELF, tuple(edges[1:-1]))), edges)
+
+    def __index__(self) -> int:
+        """Fork: one of its values. Raises NotFollowed if they are too many."""
+        if not self.edges:
+            raise NotFollowed(f"a whole number of more than {MOST_INTS:,} can be compared, not used as an index")
+        self.u.fork_at(self.edges)
+        return int(self.formula.at((self.u.low + self.u.high) / 2))
+
+    __int__ = __floor__ = __index__
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+
+def floor_of(u, n: int, low: int):
+    return np.floor(u * n) + low
+
+
+def interval_of(u, inner: tuple):  # inner [n - 1], the edges between 0 and 1 -> the index of an interval
+    return np.searchsorted(inner, u, side="right")
+
+
+def without_whole(inputs) -> list:
+    """The inputs with WholeNumbers as ints, by forks."""
+    return [float(int(x)) if isinstance(x, WholeNumber) else x for x in inputs]
+
+
 def us_of(inputs) -> set:
     """The different u of the unknown numbers among the inputs."""
     return {x.u for x in inputs if isinstance(x, UnknownNumber)}
@@ -99,10 +156,17 @@ def computed(function: Any, inputs: Sequence):
     """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
     not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
     us = us_of(inputs)
+    if function in (np.equal, np.not_equal) and sum(isinstance(x, UnknownNumber) for x in inputs) == 1:
+        return is_equal(*inputs) == (function is np.equal)
+    if us and (len(us) > 1 or find_ends(formula_of(function, inputs)) is None):
+        inputs = without_whole(inputs)
+        us = us_of(inputs)
+    formula = formula_of(function, inputs)
+    if not us:
+        return formula.at(0.5)
     if len(us) > 1:
         raise NotFollowed("two random numbers in one formula cannot be followed: their argmax can be")
     [u] = us
-    formula = Formula(function, tuple(x.formula if isinstance(x, UnknownNumber) else x for x in inputs))
     first, last = ends_of(formula)
     is_nan = first != first
     if first == last or is_nan:
@@ -111,6 +175,15 @@ def computed(function: Any, inputs: Sequence):
         return UnknownNumber(u, formula)
     is_after = u.fork_at([0.0, switch(formula), 1.0])
     return last if is_after else first
+
+
+def is_equal(number, x) -> np.bool_:
+    """Whether one of these, an unknown number, has the value of the other: False below it and above."""
+    return np.bool_(bool(number >= x) and not bool(number > x))
+
+
+def formula_of(function: Any, inputs: Sequence) -> Formula:
+    return Formula(function, tuple(x.formula if isinstance(x, UnknownNumber) else x for x in inputs))
 
 
 class Numbers(np.ndarray):

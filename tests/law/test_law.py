@@ -208,7 +208,9 @@ def test_a_planted_mistake_shows(world, monkeypatch, place, old, new, options):
 # ---- Anyone's function ----------------------------------------------------------------------------------------------
 
 HELPERS = """
+import copy
 import math
+import pickle
 import random
 from random import random as from_random
 
@@ -314,6 +316,10 @@ OTHER_MISTAKES = [
     (TWICE, DRAFT, "np.searchsorted(np.cumsum(p[-1].astype(float)), OF_A_MODULE.random())", f"u = {U}", "u = TWIN.random()"),
     (TWICE, "    while", "    one, two = np.random.default_rng(1), np.random.default_rng(1)\n    while", DRAFT, "one.choice(len(p[-1]), p=p[-1])", f"u = {U}", "u = two.random()"),
     (None, CHOICE, "np.random.choice(np.arange(len(p)), size=min(2, np.sum(p > 0)), replace=False, p=p)[-1]"),
+    ("used again to draw the replacement", f"u = {U}", "u = OF_A_MODULE.random()", f"sample({REST})", f"copy.deepcopy(OF_A_MODULE_BEFORE).choice(len(p[i]), p={REST})", "            u = ", "            OF_A_MODULE_BEFORE = copy.deepcopy(OF_A_MODULE)\n            u = "),
+    ("used again to draw the replacement", f"u = {U}", "state = random.getstate()\n            u = random.random()", f"sample({REST})", f"random.setstate(state) or random.choices(range(len(p[i])), weights={REST})[0]"),
+    (None, f"u = {U}", "u = random.randrange(10_000) / 10_000"),
+    (None, f"u = {U}", "u = np.random.randint(1, 1001) / 1000"),
     (None, CHOICE, "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
     (None, CHOICE, "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),
     (None, CHOICE, "min(range(len(p)), key=lambda i: random.expovariate(p[i] ** 0.9))"),
@@ -432,7 +438,14 @@ IN_OTHER_STYLES = [
     (U, "OF_A_MODULE.random(dtype=np.float32)"),
     (U, "np.random.ranf()"),
     (U, "np.random.random(3).astype(np.float32)[0]"),
+    (U, "random.getrandbits(53) / 2**53"),
+    (U, "float(OF_A_MODULE.integers(10**9, size=2)[1] / 10**9)"),
+    (U, "(pickle.loads(pickle.dumps(OF_A_MODULE)), OF_A_MODULE.random())[1]"),
     (CHOICE, "np.argmax(np.random.multinomial(1, p, 1)[0])"),
+    (CHOICE, "np.argmax(OF_A_MODULE.multinomial(1, np.array([p, p]))[1])"),
+    (CHOICE, "(order := np.random.permutation(len(p)))[np.random.choice(len(p), p=p[order])]"),
+    ("    while", "    order = [0, 1]\n    random.shuffle(order)\n    while"),
+    ("sample(max_fn(q[i] - p[i], q[i]))", "rejected(q[i] - p[i], q[i])", "def sample", "def rejected(x, q):\n    try:\n        return np.random.choice(len(x), p=np.maximum(x, 0) / np.maximum(x, 0).sum())\n    except ValueError:\n        return sample(q)\n\ndef sample"),
     (TEST, f"1 - u <= {RATIO}"),
     (TEST, f"np.log(np.random.uniform(size=1)[0]) < np.log({RATIO})"),
     (TEST, f"-math.log(u) > -math.log(max({RATIO}, 1e-30))"),
@@ -800,7 +813,7 @@ def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkey
 def test_a_case_of_too_many_paths_is_left_out_also_if_it_is_the_first(monkeypatch):
     cases = [next(case for case in CASES if case.K == K) for K in (2, 1)]
     monkeypatch.setattr(following, "CASES", cases)
-    coarsely = in_the_blogs_form(f"u = {U}", "u = np.random.randint(0, 200) / 200")
+    coarsely = in_the_blogs_form(f"u = {U}", "u = np.random.permutation(4)[0] / 4")
     verdict = speculative.law(coarsely)
     assert verdict.case == cases[1]
     assert str(verdict).startswith("Not lossless: the distribution of its texts")

@@ -81,6 +81,7 @@ distributions.Exponential(1.0).sample() > -r.log()
 distributions.Gumbel(0.0, 1.0).sample() < -(-r.log()).log()
 torch.randint_like(rs, 10)[0] < 3
 torch.empty(2, dtype=torch.long).random_(10)[0] < 3
+np.random.default_rng(random.randrange(2**31)).random() < r
 """
 # Each draws from p = [0.5, 0.3, 0.2], whose sums are `sums`.
 DRAWN = """
@@ -109,7 +110,6 @@ torch.zeros(2).scatter_(0, torch.tensor([0]), torch.rand(1), reduce="add")[0] < 
 torch.rand(2).sum() < r
 torch.rand(1) * (1 - torch.rand(1)) < r
 (u := torch.rand(1)) * (1 - u) < 0.1
-np.random.default_rng(random.randrange(2**31)).random() < r
 """
 
 

@@ -73,6 +73,8 @@ def write(tensor, changed: dict):
     for index, number in changed.items():
         if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
             number = computed(rounding(tensor.dtype), [number])
+        if isinstance(number, UnknownNumber) and tensor.dtype not in NANS:
+            number = int(number)
         if isinstance(number, UnknownNumber):
             bits[index] = nans.first + new_code(number, tensor.dtype, nans.n_codes)
         else:

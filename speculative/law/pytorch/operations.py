@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from speculative.law.forks import NotFollowed
-from speculative.law.generators import TRANSFORMS, UnknownGenerator, draw_indices
+from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices
 from speculative.law.pytorch.codes import N_VALUES, codes_of, objects_of, write
 from speculative.law.races import largest_first
 from speculative.law.unknown import UnknownNumber, computed
@@ -113,6 +113,9 @@ def put(call: Call):
 # ---- Compute ---------------------------------------------------------------------------------------------------------
 
 
+EQUALITIES = {"eq": np.equal, "ne": np.not_equal}
+
+
 class Elementwise(NamedTuple):
     """An operation as a function of the numbers at an index of its tensors, for uniform.Formula."""
 
@@ -137,12 +140,18 @@ def elementwise(call: Call) -> Elementwise:
 
 def compute(call: Call):
     """Compute each unknown number by itself: the result at an index is a function of the numbers there."""
-    function = elementwise(call)
-    objects = [objects_of(call.args[place]) for place in function.places]  # copies, as it may write into the tensor
+    if call.name in EQUALITIES:
+        function: Any = EQUALITIES[call.name]
+        operands = call.args[:2]
+    else:
+        function = elementwise(call)
+        operands = tuple(call.args[place] for place in function.places)
+    # copies, as it may write into the tensor
+    objects = [objects_of(x) if isinstance(x, torch.Tensor) else np.asarray(x, object) for x in operands]
     result = call.run()  # NaN where a number is unknown
-    operands = np.broadcast(*objects)
+    together = np.broadcast(*objects)
     changed = {}
-    for index, numbers in zip(np.ndindex(operands.shape), operands, strict=True):
+    for index, numbers in zip(np.ndindex(together.shape), together, strict=True):
         if any(isinstance(number, UnknownNumber) for number in numbers):
             changed[index] = computed(function, numbers)
     return write(result, changed)
@@ -229,8 +238,19 @@ def search(call: Call):
 # PyTorch's own generator.
 
 
+class NotProbabilities(NoDistribution, RuntimeError):
+    """PyTorch's."""
+
+
 def draw(call: Call):
-    """Draw the numbers of an operation: a kind, as those of operations.py."""
+    """Draw the numbers of an operation: a kind, as those of operations.py. Raises NotProbabilities."""
+    try:
+        return drawn(call)
+    except NoDistribution as error:
+        raise NotProbabilities(f"probability tensor: {error}") from error
+
+
+def drawn(call: Call):
     given = call.given()
     rng = generator_in(given.get("generator"))
     if call.name == "multinomial":
