@@ -42,9 +42,9 @@ class Timed(NamedTuple):
     """A program that has run. Times are in seconds; only programs that print the blog's lines have the decoders'."""
 
     name: str
-    whole: float  # of the command, from Enter to the prompt
+    whole: float  # seconds of the command, from Enter to the prompt
     decoders: list[float]  # autoregressive, then speculative
-    text: str  # of speculative sampling
+    text: str  # the text of speculative sampling
 
     def row(self) -> dict:
         """Return the row of the table."""

@@ -210,7 +210,7 @@ def log_likelihood(target, x: list[int], new: list[int]) -> float:
 class Preset(NamedTuple):
     help: str
     columns: str  # for tables.table
-    defaults: dict  # of flags
+    defaults: dict  # the defaults of flags
     change: Callable | None = None  # (options, lines) -> lines
     plots: Sequence[str] = ()  # names of functions in plots.py
     more: Callable | None = None  # lines -> a second table

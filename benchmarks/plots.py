@@ -69,7 +69,7 @@ def words_of(axes) -> list[str]:
 class Panel(NamedTuple):
     """The words of a panel."""
 
-    label: str  # of its vertical axis
+    label: str  # the label of its vertical axis
     title: str
 
 

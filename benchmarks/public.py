@@ -32,7 +32,7 @@ ADAPTERS = HOME / "benchmarks" / "samplers" / "adapters.py"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # compiled code cannot be followed
 MOST_NODES, MOST_PATHS = 5_000, 500  # fewer than the law's, since there are many samplers
-MOST_SECONDS = (60, 600)  # of a text, which a machine with other work takes longer for
+MOST_SECONDS = (60, 600)  # seconds of a text, for which a machine with other work takes longer
 HEADINGS = ("file", "function", "verdict", "distance", "cause", "lines added")
 
 

@@ -20,15 +20,15 @@ from speculative.report.record import RunRecord
 from speculative.support.errors import UserError
 from speculative.support.files import write_text
 
-WIDTH, MARGIN = 840, 20  # of the picture, in pixels
+WIDTH, MARGIN = 840, 20  # the width and the margin of the picture, in pixels
 COLUMNS = 104  # characters in a line of text
 LINE = 17  # pixels from a line of text to the next
 GAP = 0.6  # pixels between two calls
 LEAST = 1.2  # pixels of a call's width, so that a draft model's can be seen
 HEIGHT = 9  # pixels of a line of calls: the drafts' lines are above the target's
-SECONDS = 12.0  # of the picture, then it begins again
+SECONDS = 12.0  # seconds of the picture, then it begins again
 RACING = 0.75  # share of these seconds that the slower decoder takes
-NAMES = {  # of each kind of mark -> its words in the key
+NAMES = {  # a kind of mark -> its words in the key
     "draft": "call of the draft model",
     "target": "call of the target",
     "accepted": "accepted draft",
@@ -67,7 +67,7 @@ class Picture:
     def __init__(self, seconds: float):
         self.seconds = seconds
         self.parts: list[str] = []
-        self.rules: list[str] = []  # of the style: the time at which each token appears
+        self.rules: list[str] = []  # rules of the style: the time at which each token appears
         self.y = MARGIN
 
     def x(self, time: float) -> float:

@@ -42,7 +42,7 @@ class Decode(NamedTuple):
 
     seconds: float
     tokens: list[int]
-    n_calls: int  # of the target
+    n_calls: int  # calls of the target
     waited: float  # seconds, of all threads together, without a free core
 
 

@@ -33,8 +33,8 @@ class Column(NamedTuple):
     """A column of a table."""
 
     heading: str
-    key: str  # of a row
-    format: str  # of its values, as after the colon in an f-string
+    key: str  # the key of a row
+    format: str  # the format of its values, as after the colon in an f-string
 
     def cells(self, rows: list[dict]) -> list[str]:
         """Return the heading and the values, equally wide."""

@@ -39,8 +39,8 @@ class Judgement(NamedTuple):
 
     accepted: list[int]  # the drafts
     rest: Any  # [n_vocab], the distribution of the token after them
-    origin: str  # of rest: "q", a row of the target's; "residual", the rest of it after a rejection
-    tests: list[Tested]  # of each draft that was tested
+    origin: str  # the origin of rest: "q", a row of the target's; "residual", the rest of it after a rejection
+    tests: list[Tested]  # the tests of the drafts that were tested
 
 
 class Rule:
@@ -48,7 +48,7 @@ class Rule:
 
     kind = ""  # "lenient" of lenient:0.5
     letter = ""  # that stands for the number after the name, as in lenient:B; "" if the rule takes none
-    least = most = 0.0  # of that number
+    least = most = 0.0  # the range of that number
     lossless = True
     blocks = False  # whether all drafts are tested, and a test depends on the drafts before
     takes_trees = False  # whether judge takes a trees.Tree, too

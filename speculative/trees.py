@@ -27,7 +27,7 @@ class Tree:
     """Drafts in the order in which they were added, so that a parent comes before its children. Node 0 is the root, the
     last token of the text; node i is tokens[i - 1]."""
 
-    name: str  # of the drafter
+    name: str  # the name of the drafter
     tokens: list[int] = field(default_factory=list)  # [m]
     p: list = field(default_factory=list)  # [m, n_vocab]
     parents: list[int] = field(default_factory=list)  # [m]
@@ -99,7 +99,7 @@ class TreeAdapter:
     draft_tree: Callable
     score_tree: Callable
     widths: Sequence[int]
-    tree: Tree = field(default_factory=lambda: Tree(""))  # of this step
+    tree: Tree = field(default_factory=lambda: Tree(""))  # the tree of this step
 
     def draft(self, x, k: int) -> Tree:  # [n]
         self.tree = self.draft_tree(x, self.widths[:k])

@@ -11,7 +11,7 @@ class Sampler(NamedTuple):
     function: str
     version: str  # a commit, or a package's version
     stand_ins: tuple[str, ...] = ()  # modules that its file imports and the law does not need; +a package to run whole
-    cause: str = ""  # of a law that is not the target's
+    cause: str = ""  # the cause of a law that is not the target's
     folder: str = ""  # from which it imports its own modules
 
 

@@ -21,7 +21,7 @@ from speculative.support.errors import UserError, first_line
 from speculative.support.files import naming
 from speculative.support.terminal import one_line
 
-EPSILON = 1e-5  # of gpt2.py's layer norm
+EPSILON = 1e-5  # the epsilon of gpt2.py's layer norm
 SIZES = {  # OpenAI's names, and those of transformers
     "n_vocab": ["vocab_size"],
     "n_ctx": ["n_positions", "max_position_embeddings"],

@@ -99,7 +99,7 @@ def how_it_comes_back(path: Path) -> str:
     """Return the file to delete, so that a damaged one is downloaded again; "" if it was not downloaded."""
     if path.parent.parent.name == "snapshots":  # a link of the hub's cache
         return f"; delete {os.path.realpath(path)} to have it downloaded again"
-    sums = path.with_name("SHA256SUMS")  # of the official models' files
+    sums = path.with_name("SHA256SUMS")  # the hashes of the official models' files
     if path.parent.name in MODEL_SIZES and sums.is_file() and f"  {path.name}\n" in sums.read_text():
         return "; delete it to have it downloaded again"
     return ""

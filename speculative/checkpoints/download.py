@@ -22,7 +22,7 @@ from speculative.support.files import bytes_in_words, locked, replacing, size_of
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
-MOST_RETRIES = 4  # of a request, after 0, 2, 4 and 8 seconds
+MOST_RETRIES = 4  # retries of a request, after 0, 2, 4 and 8 seconds
 AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others the next time
 TIMEOUT = 10, 20  # seconds until a server answers, and until the next bytes arrive
 CHUNK = 2**16  # bytes that are written together
@@ -99,9 +99,9 @@ def receive(session: Any, url: str, part: str, size: int) -> None:
     earlier run's are not used. Raises UserError, RequestException."""
     import requests
 
-    if os.path.lexists(part) and (not is_ours(part) or size_of(part) > size):  # of a stranger, or of another version
+    if os.path.lexists(part) and (not is_ours(part) or size_of(part) > size):  # a stranger's file, or another version's
         os.remove(part)
-    length = size  # of the whole file; 0 until an answer tells it
+    length = size  # bytes of the whole file; 0 until an answer tells them
     n_received = size_of(part)
     while n_received < length or not length:
         begin = n_received

@@ -53,9 +53,9 @@ class Checkpoint:
     """The files of a model's folder that are read, or that should be there, and the settings, which are read once."""
 
     folder: str
-    names: set[str]  # of all that is in the folder
+    names: set[str]  # the names of all files in the folder
     settings: str
-    content: dict  # of the settings; {} if they are not there
+    content: dict  # the content of the settings; {} if they are not there
     vocabulary: Sequence[str]
     weights: Sequence[str]
     small: "Checkpoint | None" = None  # a smaller model, which has the weights: see padded.py

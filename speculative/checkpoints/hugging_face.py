@@ -72,7 +72,7 @@ def read_file(path: str) -> tuple[Index, dict]:
     file = mapped(path)
     check_header(file)
     # The header is read here once more, as the library does not tell where tensors are, and they stay mapped.
-    start = 8 + int.from_bytes(file.content[:8], "little")  # of the tensors
+    start = 8 + int.from_bytes(file.content[:8], "little")  # the first byte of the tensors
     header = json.loads(file.content[8:start])
     metadata = header.pop("__metadata__", {})
     tensors = {}
@@ -88,7 +88,7 @@ def check_header(file: MappedFile) -> None:
     from safetensors import SafetensorError, deserialize, safe_open
 
     try:
-        if isinstance(file.content, bytes):  # of a disk that cannot map files: the library would map it as well
+        if isinstance(file.content, bytes):  # a disk that cannot map files: the library would map it as well
             deserialize(file.content)
         else:
             with safe_open(file.path, "numpy"):

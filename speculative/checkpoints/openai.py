@@ -26,9 +26,9 @@ FOOTER = 48  # bytes at the end of the index: the places of its blocks
 BYTES, FIXED = 2, 5  # kinds of a protocol buffer's field; the third one here is a varint, 0
 TYPES = {1: "float32", 2: "float64", 14: "bfloat16", 19: "float16"}  # TensorFlow's numbers
 
-SECONDS_PER_BYTE = 1 / 3.5e6  # of a CRC32C in Python: 1558M takes half an hour
+SECONDS_PER_BYTE = 1 / 3.5e6  # seconds of a CRC32C in Python: 1558M takes half an hour
 PATIENCE = 5.0  # seconds after which a line says why it takes so long
-LOCK = Lock()  # of the threads that could print that line at once
+LOCK = Lock()  # held by the one thread that may print that line
 
 in_c: Callable[[np.ndarray], int] | None = None  # engine.c's CRC32C, which the loader sets if it is needed and there
 

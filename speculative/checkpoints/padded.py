@@ -20,7 +20,7 @@ from speculative.checkpoints.shapes import checkpoint_shapes
 
 WRITES = "wte|wpe|c_proj"  # parameters whose last axis is the residual stream
 READS = "(c_attn|c_fc)/w"  # parameters whose first axis is the residual stream
-GAIN, BIAS = "ln_./g", "ln_./b"  # of a layer norm
+GAIN, BIAS = "ln_./g", "ln_./b"  # the names of a layer norm's parameters
 
 
 class Padding:

@@ -3,7 +3,7 @@
 import math
 
 Shape = tuple[int, ...]
-Shapes = dict[str, Shape]  # of tensors by name
+Shapes = dict[str, Shape]  # the shapes of tensors by name
 
 
 def checkpoint_shapes(hparams: dict) -> Shapes:

@@ -134,7 +134,7 @@ def make_tokenizer(files: TokenizerFiles, about: dict, model: dict, tokens: Adde
     from tokenizers import Tokenizer
 
     config = files.config
-    about = about | {"model": model, "truncation": None, "padding": None}  # of the texts that it was trained with
+    about = about | {"model": model, "truncation": None, "padding": None}  # settings of its training texts
     if files.is_gpt2s:
         about = with_gpt2s_parts(about, config.get("add_prefix_space", False))
     tokenizer = Tokenizer.from_str(json.dumps(about))

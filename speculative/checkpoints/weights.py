@@ -22,7 +22,7 @@ from speculative.checkpoints.shapes import Shape, Shapes, checkpoint_shapes, nes
 from speculative.support.errors import UserError
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
-N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # of a number
+N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Tensor:
 
 
 Index = dict[str, Tensor]
-Change = Callable[[str, np.ndarray], np.ndarray]  # of a tensor, by its name
+Change = Callable[[str, np.ndarray], np.ndarray]  # a change of a tensor, by its name
 V = TypeVar("V")
 
 

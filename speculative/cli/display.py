@@ -45,9 +45,9 @@ class Screen(AbstractContextManager):
         live = sys.stdout.isatty() and not o.quiet and o.batch == 1  # a batch decodes its texts together
         self.stream = o.stream or live
         self.n_tokens = len(prompts) * o.n_tokens_to_generate
-        self.bar: Any = None  # of the decoder on the screen; None before its title and after its text
-        self.steps: list[TextStep] = []  # of this decoder, that were shown
-        self.text_index = 0  # of the text of this decoder that was printed last
+        self.bar: Any = None  # the bar of the decoder on the screen; None before its title and after its text
+        self.steps: list[TextStep] = []  # the steps of this decoder that were shown
+        self.text_index = 0  # the number of this decoder's text that was printed last
 
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:  # after Ctrl-C, the texts so far

@@ -10,7 +10,7 @@ from speculative.run.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEX
 from speculative.run.values import as_typed
 
 GROUPS = (BLOG, TEXT, LAW, DRAFT, ENGINE, SHOWN)
-SESSION_COMMANDS = {  # of a session -> their effects
+SESSION_COMMANDS = {  # a session's command -> its effect
     "/": "help",
     "/help": "help",
     "help": "help",

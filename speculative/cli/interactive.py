@@ -34,7 +34,7 @@ Decode = Callable[[Session[Options], list[str]], RunRecord | None]
 # ---- Editing a line --------------------------------------------------------------------------------------------------
 
 
-MOST_LINES = 1000  # of the history
+MOST_LINES = 1000  # lines of the history
 SLASH_WORDS = [f"/{name}" for name in LIVE]  # as they are typed
 SLASH_WORDS += [name for name in SESSION_COMMANDS if len(name) > 1 and name.startswith("/")]
 
@@ -56,7 +56,7 @@ def editing() -> Iterator:
 
     readline.set_completer_delims(" =")
     readline.set_completer(complete)
-    is_libedit = "libedit" in (readline.__doc__ or "")  # of macOS
+    is_libedit = "libedit" in (readline.__doc__ or "")  # the library of macOS
     readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
     readline.set_history_length(MOST_LINES)
     file = history_file()
@@ -105,12 +105,12 @@ class Conversation:
 
     session: Session[Options]
     decode: Decode
-    last: RunRecord | None = None  # of the last run
+    last: RunRecord | None = None  # the record of the last run
 
     @naming_options("/")
     def answer(self, line: str) -> None:
         """Decode a prompt, change options or run a command. Raises UserError, and EOFError if the session is to end."""
-        line = line.removeprefix("\ufeff").removesuffix("\r")  # of a pipe on Windows
+        line = line.removeprefix("\ufeff").removesuffix("\r")  # marks of a pipe on Windows
         command = SESSION_COMMANDS.get(line.strip())
         if command == "quit":
             raise EOFError
@@ -146,12 +146,12 @@ def interact(session: Session[Options], decode: Decode) -> None:
 
     At a terminal the session goes on after a mistake, and after Ctrl-C. Elsewhere both end it, as any command.
     """
-    if not isinstance(sys.stdin, io.TextIOWrapper):  # of a notebook
+    if not isinstance(sys.stdin, io.TextIOWrapper):  # the input of a notebook
         instead = "session = load_pair(...), then session.compare(prompt)"
         raise UserError(Option("interactive"), f" reads a terminal or a pipe: in a notebook take {instead}")
     sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are refused with the prompt
     conversation = Conversation(session, decode)
-    with contextlib.suppress(EOFError):  # of input, or of a line that ends the session
+    with contextlib.suppress(EOFError):  # the end of the input, or a line that ends the session
         if sys.stdin.isatty():
             talk(conversation)
         while True:

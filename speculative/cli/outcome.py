@@ -19,7 +19,7 @@ from speculative.support.files import say_written, write_json, write_text
 from speculative.support.terminal import PRINTABLE, one_line
 from speculative.support.texts import has_json_lines
 
-MOST_COLUMNS = 110  # of a paragraph, also at a wide terminal
+MOST_COLUMNS = 110  # columns of a paragraph, also at a wide terminal
 
 
 def show_report(session: Session[Options], prompts: list[str], records: list[DecoderRecord]) -> RunRecord | None:

@@ -38,7 +38,7 @@ from speculative.run.values import STOP, without_escapes
 from speculative.support.errors import UserError, explanation
 
 WEB = Path(__file__).parent / "web"
-LABELS = {  # of the options that the form has; none of them names a file
+LABELS = {  # the labels of the form's options; none of them names a file
     "n_tokens_to_generate": "Tokens",
     "K": "Lookahead K",
     "temperature": "Temperature",
@@ -53,11 +53,11 @@ LABELS = {  # of the options that the form has; none of them names a file
     "stop": "Stop text",
 }
 MENUS = {"drafter": CHOICES["drafter"], "accept": CHOICES["accept"], "fast": ["off", "on"]}
-NAMES = ("prompt", *LABELS)  # of the texts in a request
+NAMES = ("prompt", *LABELS)  # the names of the texts in a request
 Form = dict[str, str]  # {field: its text}
 
 MOST_RUNS = 20  # kept in memory; one takes up to 0.5 MB
-MOST_BYTES = 1_000_000  # of a request
+MOST_BYTES = 1_000_000  # bytes of a request
 HOSTS = ["127.0.0.1", "localhost"]  # names of this machine; a stranger's page could ask under a name of its own
 PAUSE = 0.05  # seconds between two looks at a decode, which shares the interpreter's lock
 
@@ -125,7 +125,7 @@ class Watcher:
     def __init__(self):
         self.told: deque[tuple] = deque()  # the events that are not sent yet
         self.is_stopped = False
-        self.seconds = dict.fromkeys(DECODERS, 0.0)  # of each decoder so far
+        self.seconds = dict.fromkeys(DECODERS, 0.0)  # seconds of each decoder so far
 
     def step(self, name: str, step: TextStep) -> None:
         if self.is_stopped:

@@ -36,7 +36,7 @@ FILE = "heads.safetensors"  # in the target's folder
 class Heads(NamedTuple):
     w: np.ndarray  # [n_heads, n_embd, n_embd]
     b: np.ndarray  # [n_heads, n_embd]
-    path: str = ""  # of their file
+    path: str = ""  # the path of their file
     target: str | None = None  # the fingerprint of the target that they were trained for
 
     def __call__(self, h):  # [n_embd] -> [n_heads, n_embd]

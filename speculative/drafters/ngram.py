@@ -43,7 +43,7 @@ def ngram_log_model(n_vocab: int, tokens=()) -> Callable:
         np.add.at(p, x, np.float32(1))
         p /= len(tokens) + len(x) + 1
         begin, end = np.searchsorted(in_order, [x[-1], x[-1] + 1])
-        in_tokens = matches_in(tokens, order[begin:end], x)  # of the last token, of the last two, ...
+        in_tokens = matches_in(tokens, order[begin:end], x)  # ids after the last token, after the last two, ...
         in_both = zip_longest(in_tokens, earlier_matches(x), fillvalue=NOWHERE)
         for there, here in islice(in_both, LONGEST - 1):
             following = np.append(tokens[there + 1], x[here + 1])  # [total]

@@ -55,9 +55,9 @@ class PlacedStep(NamedTuple):
     A loop on a device keeps neither p nor q: its steps have none, but the chances of acceptance.
     """
 
-    place: int  # of the text in the group that is decoded
+    place: int  # the place of the text in the group that is decoded
     step: Step
-    chances: list[float] | None = None  # of acceptance of its drafts; None: the rule computes them from p and q
+    chances: list[float] | None = None  # its drafts' chances of acceptance; None: the rule computes them from p and q
 
 
 class ToLoad(Protocol):

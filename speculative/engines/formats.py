@@ -37,7 +37,7 @@ class Format(NamedTuple):
     ]  # w [n_in, n_out] float32 -> [n_in, n_out] float32, the numbers that are stored
     jax: OnJax | str  # the parts that JAX needs, or the reason why it cannot take this format
     channel_bytes: int = 0  # bytes of an output channel beside its weights
-    tolerance: float = 1e-3  # of two logits: the distance up to which rounding may change their order
+    tolerance: float = 1e-3  # the distance of two logits up to which rounding may change their order
     embedding: str | None = None  # the format of the embedding, if one of its weights cannot be looked up in this one
 
 

@@ -21,7 +21,7 @@ class Call(NamedTuple):
     n_read: int  # tokens that the model had to read
     n_rows: int  # rows of logits that it gave
     derived: bool = False  # True if it is one of equal calls in a loop on a device, and its time their mean
-    n_texts: int = 1  # of which it computed rows
+    n_texts: int = 1  # texts of which it computed rows
 
     @property
     def prefill(self) -> bool:
@@ -39,7 +39,7 @@ class LastCall(NamedTuple):
 
     x: np.ndarray  # [n]
     rows: Rows
-    tree: Tree | None = None  # of drafts after x
+    tree: Tree | None = None  # the tree of drafts after x
     nodes: Sequence[int] = ()  # [n_rows], the node of the tree that each row follows
 
     def text_before(self, row: int) -> np.ndarray:  # -> [n]

@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 class Network:
     """A function from tokens to logits without a cache, such as n-gram counts."""
 
-    weight_bytes = 0  # of its weights, if it has any
+    weight_bytes = 0  # bytes of its weights, if it has any
 
     def __init__(self, logits: Callable):
         """logits(x, n_last) -> [n_last, n_vocab]"""
@@ -79,7 +79,7 @@ class CachedNetwork(Network):
         self.hparams = hparams
         self.name = name
         self.n_ctx = hparams["n_ctx"]
-        self.vocabulary_map = hparams.get("vocabulary_map")  # of a draft that does not share all ids with its target
+        self.vocabulary_map = hparams.get("vocabulary_map")  # for a draft that does not share all ids with its target
         self.weight_bytes = n_bytes(params)
         self.forward = new_pass(params, hparams)
         self.contents = CacheContents()

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
-ROOT = Path("/")  # of the files in which Linux tells
+ROOT = Path("/")  # the folder of the files in which Linux tells
 MOST_THREADS = 256  # as in engine.c
-QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # of version 2, and the two of version 1
+QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # the file of version 2, and the two of version 1
 
 
 def lines(path: str | Path) -> list[str]:

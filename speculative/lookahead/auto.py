@@ -20,7 +20,7 @@ from speculative.lookahead.learned import K_MAX, Attempt, DrafterStats, Learned
 from speculative.sampling import NOTHING, Proposal
 
 TRYING_SHARE = 0.03  # share of the time of autoregressive decoding that is spent on trying a draft again
-LAST_CALL_SHARE = 0.5  # of a call, which drafts to the end may save: a rule of thumb
+LAST_CALL_SHARE = 0.5  # the share of a call that drafts to the end may save: a rule of thumb
 
 
 @dataclass
@@ -67,7 +67,7 @@ class AutoDrafter:
         clock = self.learned.clock
         began = clock()
         proposal = drafter(x, most, stopping.go_on)
-        margins = proposal.margins or [1.0] * len(proposal.tokens)  # of a drafter that does not tell them: all equal
+        margins = proposal.margins or [1.0] * len(proposal.tokens)  # a drafter without margins: all equal
         return proposal, Attempt(margins, clock() - began)
 
 

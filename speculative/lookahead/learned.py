@@ -30,14 +30,14 @@ class DrafterStats:
         """scale: how far its margins are usually off, as expected."""
         self.scale = scale
         self.acceptance = Acceptance(scale)
-        self.draft_seconds = Recent()  # of a draft token
-        self.idle_seconds = 0.0  # of the target, since the drafter was last asked and not passed over
+        self.draft_seconds = Recent()  # seconds of a draft token
+        self.idle_seconds = 0.0  # the target's seconds since the drafter was last asked and not passed over
 
 
 class Attempt(NamedTuple):
     """The drafts of a drafter in the last step, if it was asked."""
 
-    margins: Sequence[float]  # of its drafts
+    margins: Sequence[float]  # the margins of its drafts
     seconds: float
 
 
@@ -51,7 +51,7 @@ class Learned:
         self.is_alone = is_alone
         self.stats = [DrafterStats(scale) for scale in scales]
         self.window_costs = WindowCosts()
-        self.recent_seconds = 0.0  # of the steps so far, older ones discounted
+        self.recent_seconds = 0.0  # seconds of the steps so far, older ones discounted
         self.recent_tokens = 0.0  # the same of their tokens
 
     @property

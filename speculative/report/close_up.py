@@ -165,7 +165,7 @@ def card_of_test(step: TextStep, j: int, test: dict, rule: RuleUsed, names: Name
         "title": f"Draft {j + 1}",
         "verdict": verdict,
         "kept": is_kept,
-        "position": j if is_kept else None,  # of the token in the step, by which its card is found
+        "position": j if is_kept else None,  # the token's position in the step, by which its card is found
         "formula": comparison(test, rule),
         "caption": "The likeliest tokens here",
         "columns": ["p", "q"],

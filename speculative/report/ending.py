@@ -234,7 +234,7 @@ def notes(record: RunRecord) -> list[str]:
     """Return the notes that a reader of the figures needs."""
     f = record.figures
     notes = []
-    by_reason: dict[str, list[str]] = {}  # of each reason the models that are stand-ins for it
+    by_reason: dict[str, list[str]] = {}  # {reason: the models that are stand-ins for it}
     for model in record.models:
         if model.stand_in and model.size in MODEL_SIZES and model.size not in by_reason.get(model.stand_in, []):
             by_reason.setdefault(model.stand_in, []).append(model.size)

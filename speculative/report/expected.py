@@ -27,12 +27,12 @@ from speculative.run.session import Session
 Scores = dict[str, TokenScores]  # by role
 
 PART = 200  # tokens of a part of a text that is decoded once more
-MOST_PARTS = 8  # of a text: those of a longer one are spread evenly over it
+MOST_PARTS = 8  # parts of a text: those of a longer one are spread evenly over it
 N_DECODED = 16  # tokens that are decoded for their times
 TIMING_SECONDS = 0.8  # for which all this is timed again and again
 MOST_SECONDS = 3.0  # the same while other programs use the cores
-WINDOW_SECONDS = 0.3  # of windows of other sizes, each time
-USUAL_K = 4  # of these decodes, if the session's K is auto
+WINDOW_SECONDS = 0.3  # seconds of windows of other sizes, each time
+USUAL_K = 4  # the K of these decodes, if the session's K is auto
 
 
 class Costs(NamedTuple):
@@ -193,6 +193,6 @@ def parts_of(x: Sequence[int], of_model: TokenScores, n_ctx: int) -> list[KnownT
     parts = []
     for start in starts:
         prompt = x[max(0, start - n_ctx // 2) : start]
-        here = slice(start - 1, start - 1 + PART)  # of lists that begin with the second token
+        here = slice(start - 1, start - 1 + PART)  # a slice of lists that begin with the second token
         parts.append(KnownText(prompt, x[start : start + PART], of_model.chances[here], of_model.margins[here]))
     return parts

@@ -141,7 +141,7 @@ class Costs(NamedTuple):
 
 def costs_of(record: DecoderRecord) -> Costs:
     """Return the mean times of a decoder's calls."""
-    timed = [step for step in record.steps if step.seconds]  # of texts decoded together, the first has the times
+    timed = [step for step in record.steps if step.seconds]  # the first of texts decoded together has the times
     windows = []  # (rows, seconds)
     for step in timed:
         if not step.prefill:

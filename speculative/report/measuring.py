@@ -25,7 +25,7 @@ from speculative.run.steps import TextStep
 BLOCK = 64  # rows of a model in one call
 ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
 N_TIMED = 6  # times that each size is timed
-TIMING_SHARE = 0.18  # of the speculative decode's time, that all this may take
+TIMING_SHARE = 0.18  # the share of the speculative decode's time that all this may take
 TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
 
 
@@ -136,7 +136,7 @@ def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple:  # [n], [N
     text = np.array([*x, *tokens])  # [n + N]
     p: list[float] = []
     margins: list[float] = []
-    seconds = 0.0  # of the last block
+    seconds = 0.0  # seconds of the last block
     for first in range(0, len(tokens), BLOCK):
         began = time.perf_counter()
         if p and began + seconds >= until:

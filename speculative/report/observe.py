@@ -41,7 +41,7 @@ from speculative.support.terminal import without_secrets
 
 Texts = list[list[int]]  # the tokens of each
 
-PACK_SECONDS = 2  # of reading that packs would save: if it is more, the ending says so
+PACK_SECONDS = 2  # seconds of reading that packs would save: if they are more, the ending says so
 
 BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with the official 1558M
     " so powerful that they would be able to think like humans.\n\nIn the 1950s, he proposed a way to build a computer "

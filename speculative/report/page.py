@@ -28,7 +28,7 @@ from speculative.run.values import as_typed
 WEB = Path(__file__).parent / "web"
 STYLES = [WEB / "page.css"]
 SCRIPTS = [WEB / f"{name}.js" for name in ("elements", "text", "race", "glass", "grid")]
-ORIGINS = {  # of a token -> its explanation
+ORIGINS = {  # a token's origin -> its explanation
     "accepted": "proposed by the drafter, accepted by the target",
     "resampled": "sampled by the target after it rejected a draft",
     "bonus": "sampled by the target after it accepted all drafts",

@@ -26,8 +26,8 @@ class Measured(NamedTuple):
     drafters: dict[str, list[DrafterSpec]]  # that are predicted; of a+b those of a and of b
     texts: Sequence[KnownText]
     timed: ByRows  # {rows: seconds of a call of the target, or of a part of it}
-    by_text_seconds: float  # of a proposal of a drafter without a model
-    draft_seconds: float  # of a token of the draft model
+    by_text_seconds: float  # seconds of a proposal of a drafter without a model
+    draft_seconds: float  # seconds of a token of the draft model
 
 
 def predict(f: Figures, steps: Sequence[TextStep], in_run: ByRows, measured: Measured) -> Predictions:
@@ -45,7 +45,7 @@ def predict(f: Figures, steps: Sequence[TextStep], in_run: ByRows, measured: Mea
     prefill = f.seconds.prefill
     # Seconds of the run for a second in its calls.
     overhead = (f.seconds.speculative - prefill) / seconds_in_calls(steps, prices)
-    autoregressive_seconds = f.speedup * f.seconds.speculative  # of as many tokens
+    autoregressive_seconds = f.speedup * f.seconds.speculative  # seconds of as many tokens
     predicted: dict = {}
     for name, specs in measured.drafters.items():
         predicted[name] = {}

@@ -91,7 +91,7 @@ class DecoderRecord:
     """One of the two decoders."""
 
     name: str = ""  # `autoregressive` or `speculative`
-    seconds: float = 0.0  # of decoding
+    seconds: float = 0.0  # seconds of decoding
     waited: float = 0.0  # seconds, of all threads together, without a free core; 0 if the system does not count them
     runs: int = 1  # number of runs; this is the one of median time
     samples: list[Sample] = field(default_factory=list)  # one for each prompt
@@ -162,17 +162,17 @@ class Seconds:
 
     autoregressive: float | None  # the autoregressive decode, if it has run
     speculative: float  # the speculative decode
-    drafting: float  # of it, in drafters
-    scoring: float  # of it, in the target
-    rest: float  # of it, elsewhere
-    prefill: float  # of it, for reading the prompt
+    drafting: float  # seconds of it in drafters
+    scoring: float  # seconds of it in the target
+    rest: float  # seconds of it elsewhere
+    prefill: float  # seconds of it for reading the prompt
 
 
 @dataclass(frozen=True)
 class Times:
     """Times that one decoder alone tells."""
 
-    seconds: Seconds  # of the decodes and of their parts
+    seconds: Seconds  # seconds of the decodes and of their parts
     runs: int  # number of runs of each decoder; times are of the median run
     waited: float  # seconds, of all threads together, without a free core; 0 if the system does not count them
     t_draft: float | None  # seconds of a draft token
@@ -252,7 +252,7 @@ class RunRecord:
     autoregressive: DecoderRecord | None  # the autoregressive decode, except with --only speculative
     speculative: DecoderRecord | None  # the speculative decode
     figures: Figures | None  # see below; of the speculative decode
-    difference: Difference | None  # of two greedy texts that differ: its `text`, and whether it `is_defect`
+    difference: Difference | None  # the first difference of two greedy texts: its `text`, and whether it `is_defect`
     blog_text: int | None  # in the blog's run: the number of the first token that is not the blog's, or 0
     vocabulary: dict[int, str]  # {token: its text} of prompts and `details`; parts of a character are `\xNN`
     packable: PackSaves | None = None  # the seconds that --pack would save, unless they are few

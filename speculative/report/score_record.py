@@ -23,7 +23,7 @@ class ScoredModel:
     c: float | None  # seconds of its token / of the target's
     log_probs: list[float | None]  # log p of each token after the first; `null` if p is 0
     likeliest: list[int]  # the model's own likeliest token at each of these places
-    chances: list[float]  # of acceptance of its draft there; empty for the target
+    chances: list[float]  # chances of acceptance of its draft there; empty for the target
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ class Prices(NamedTuple):
     """The seconds of the calls."""
 
     window: Callable[[int], float]  # rows -> seconds of a call of the target
-    draft: float  # of a token of the draft model
-    by_text: float  # of a proposal of a drafter without a model
+    draft: float  # seconds of a token of the draft model
+    by_text: float  # seconds of a proposal of a drafter without a model
 
     def of(self, spec: DrafterSpec) -> float:
         return self.by_text if spec.by_text else self.draft

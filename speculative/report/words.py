@@ -78,13 +78,13 @@ class RuleWords(NamedTuple):
     is number · u · p; {sign}, "<" if the test passed and else "≥"; {more}, " > 0" if it passed.
     """
 
-    formula: str  # of the chance of acceptance at a position; words_of fills it
+    formula: str  # the formula of the chance of acceptance at a position; words_of fills it
     step_3: str  # its heading on a page
     comparison: str  # the comparison of a test
     replaced_by: str  # the distribution that replaces a rejected draft
 
 
-RULE_WORDS = {  # of each kind of rule
+RULE_WORDS = {  # the words of each kind of rule
     "token": RuleWords(
         "Σ min(p, q) = 1 - TVD(p, q)",
         "Accept from left to right, if u < q / p",
@@ -116,7 +116,7 @@ RULE_WORDS = {  # of each kind of rule
         "q, cut to what is typical",
     ),
 }
-USERS = RuleWords(  # of a user's function
+USERS = RuleWords(  # the words of a user's function
     "unknown", "Accept or reject the drafts", "u = {u}, p = {p}, q = {q}", "what the rule leaves of q"
 )
 

@@ -36,7 +36,7 @@ def decode_together(
     """Yield the steps of decode.decode for several texts, as many together as the plan's batch; text_index says whose
     each is. If the engine has loops on a device, these decode."""
     plan = setup.plan
-    n_together = len(inputs) if plan.batch > 1 else 1  # of all texts, plan.batch have a seat at a time
+    n_together = len(inputs) if plan.batch > 1 else 1  # plan.batch of all texts have a seat at a time
     for first in range(0, len(inputs), n_together):
         group = inputs[first : first + n_together]
         texts = [Text(setup, first + place, observer) for place in range(len(group))]
@@ -74,8 +74,8 @@ def steps_of_rounds(rounds: Iterator[Sequence[PlacedStep]], texts: Sequence[Text
 class Request(NamedTuple):
     """A call of a network, for which a text waits."""
 
-    network: CachedNetwork  # of the session, whose weights all texts share
-    rows: Any  # of the text, as the network's pass takes them
+    network: CachedNetwork  # the session's, whose weights all texts share
+    rows: Any  # the text's rows, as the network's pass takes them
     asked: float  # when, by time.perf_counter
 
 
@@ -155,7 +155,7 @@ class Batch:
         # The target comes first, then its drafter's model, then the model that drafts for that one.
         self.loaded = {role: setup.loaded[role] for role in setup.plan.roles}
         self.seats = [Seat(self.loaded) for _ in range(n_seats)]
-        self.logs = {role: new_log() for role in setup.plan.filtered_roles}  # of calls for all texts
+        self.logs = {role: new_log() for role in setup.plan.filtered_roles}  # logs of the calls for all texts
 
     def rounds(
         self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]

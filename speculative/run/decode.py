@@ -45,8 +45,8 @@ class Setup:
     encoder: Encoder
     copies: Sequence[str] = ()  # the roles of the target's copies that share its cache
     device: DeviceLoops | None = None  # if the engine has both loops on a device
-    new_model: Callable[..., Model] = Model  # of a network, its filters and its role
-    learned: dict[int, Learned] = field(default_factory=dict)  # of each level whose K is auto
+    new_model: Callable[..., Model] = Model  # makes a model of a network, its filters and its role
+    learned: dict[int, Learned] = field(default_factory=dict)  # the knowledge of each level whose K is auto
 
     def __post_init__(self) -> None:
         for level, (K, specs) in enumerate(zip(self.plan.Ks, self.plan.levels, strict=True)):

@@ -25,7 +25,7 @@ class RecordedRandom:
     """A random generator that remembers its draws: the tests of a step can be rebuilt from them."""
 
     rng: np.random.Generator
-    u: list[float] = field(default_factory=list)  # of the step that is being made
+    u: list[float] = field(default_factory=list)  # the numbers of the step that is being made
 
     def random(self, *args, **options):
         drawn = self.rng.random(*args, **options)

@@ -132,7 +132,7 @@ class Models:
         self.engine = engine
         self.wanted = wanted_models(o, engine)  # by role: see Plan
         self.models_dir = o.models_dir
-        self.source = o.source  # of official models that are missing
+        self.source = o.source  # the source of official models that are missing
         self.ngram_text = o.ngram_text  # the file in which n-grams are counted
         self.quiet = quiet
         self.refresh = o.refresh  # whether the hub is asked for newer versions
@@ -140,7 +140,7 @@ class Models:
         self.loaded: dict[str, Any] = {}
         self.files_in_use = FilesInUse()
         self.unpacked: list[ModelSpec] = []  # read from checkpoints: packs of them could be mapped
-        self.unpacked_seconds = 0.0  # of reading these, which packs would save
+        self.unpacked_seconds = 0.0  # seconds of reading these, which packs would save
 
     def __reduce__(self):
         raise UserError("loaded models are neither copied nor pickled, as they hold addresses: load them once more")
@@ -238,7 +238,7 @@ class Models:
         if not weights.is_checked:
             use_c_crc32c()
         makers = [self.engine.maker(spec, in_place) for spec in specs]
-        packed: list[dict[str, Any]] = [{} for _ in specs]  # of each: its tensors by name
+        packed: list[dict[str, Any]] = [{} for _ in specs]  # the tensors of each, by name
         began = time.perf_counter()
         n_bytes = 4 * parameter_count(hparams)
         with working(f"loading {specs[0].size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
@@ -314,7 +314,7 @@ def drafting_for(target: ModelSpec, spec: ModelSpec) -> ModelSpec:
 
 # ---- The options of --fast -------------------------------------------------------------------------------------------
 
-LARGE_BYTES = 2**28  # of weights; reading fewer is not bound by memory
+LARGE_BYTES = 2**28  # bytes of weights; reading fewer is not bound by memory
 LOOK_UP_OR_DRAFT = "prompt_lookup+model"
 
 

@@ -164,7 +164,7 @@ SHORT = {f.metadata["short"]: name for name, f in FIELDS.items() if "short" in f
 HERE = Path(__file__).parents[1]
 BESIDE = HERE / "models", HERE.parent / "models"  # inside the package in a wheel, beside it in the repository
 DEMO = {
-    "prompt": '"From the first, two facts were very obvious to me,',  # of the kind that the pair was trained on,
+    "prompt": '"From the first, two facts were very obvious to me,',  # a text of the kind that the pair was trained on,
     "n_tokens_to_generate": 54,  # to the end of a sentence
     "draft_model_size": "tiny-draft",
     "target_model_size": "padded-target",  # tiny-target, whose tokens cost what those of GPT-2 124M cost

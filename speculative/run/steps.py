@@ -26,8 +26,8 @@ class TextStep:
     drafted: int = 0  # number of drafts
     accepted: int = 0  # number of accepted drafts
     pieces: list[str] = field(default_factory=list)  # text of each token
-    origins: list[str] = field(default_factory=list)  # of each token: accepted, resampled, bonus or autoregressive
-    text_index: int = field(default=0, compare=False)  # of its text, if there are several. Not in JSON
+    origins: list[str] = field(default_factory=list)  # each token is accepted, resampled, bonus or autoregressive
+    text_index: int = field(default=0, compare=False)  # the number of its text, if there are several. Not in JSON
 
     # ---- Its times ---------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ class TextStep:
     scoring: float = 0.0  # seconds of the target's call
     seconds: float = 0.0  # seconds in all
     derived: bool = False  # whether the times are means over a loop on a device
-    # of the models, as in their logs: (role, seconds after the step began, seconds)
+    # calls of the models, as in their logs: (role, seconds after the step began, seconds)
     calls: list[tuple] = field(default_factory=list)
     draft_prefill: bool = False  # whether the draft model also read the prompt: not counted in t_draft
     prefill: bool = False  # whether the target also read the prompt: not counted in t_target
@@ -47,7 +47,7 @@ class TextStep:
     # the target's probability of each token, except of a tree. Not in JSON
     q_of_tokens: list[float] = field(default_factory=list, compare=False)
     source: list[str] = field(default_factory=list)  # the drafter of each draft, if its proposal names it
-    # of a staged proposal, outermost level first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
+    # levels of a staged proposal, outermost first: {drafter: [[tokens, drafted, accepted], ...] of its model's calls}
     levels: dict[str, list] = field(default_factory=dict)
     # "tokens" and "parents" of a tree's nodes, except node 0, the text's last token; "path": the accepted nodes
     tree: dict | None = None
@@ -91,9 +91,9 @@ class Times:
     work. The rest of the sum goes to later rounds: on a device the work of several is done in the first.
     """
 
-    logs: Mapping[str, deque[Call]]  # of the decode, by role
+    logs: Mapping[str, deque[Call]]  # the logs of the decode, by role
     began: float = 0.0  # when the round began
-    unassigned_seconds: float = 0.0  # of the decoder, that are in no step yet
+    unassigned_seconds: float = 0.0  # seconds of the decoder that are in no step yet
     last_before: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the round
 
     @classmethod

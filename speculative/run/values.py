@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from speculative.support.errors import UserError, WrongValue, did_you_mean
 
 LARGEST = 2**63 - 1  # whole number that all libraries take
-MOST_NODES = 64  # of a tree
+MOST_NODES = 64  # nodes of a tree
 STOP = " /stop "  # between two stop texts in one line
 OFF = ", or left out, which turns it off"
 T = TypeVar("T")

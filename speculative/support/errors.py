@@ -33,7 +33,7 @@ class UserError(Exception):
         super().__init__(*sentence)
         self.sentence = sentence
         self.hint = (hint,) if isinstance(hint, str) and hint else tuple(hint)
-        self.prefix = "--"  # of options, where the error is shown
+        self.prefix = "--"  # the prefix of options, where the error is shown
 
     @property
     def option(self) -> str:

@@ -57,7 +57,7 @@ def replacing(path: AnyPath) -> Iterator[str]:
         with naming(path):
             yield part
         if os.path.isfile(path) and not os.path.islink(path):
-            os.chmod(part, stat.S_IMODE(os.stat(path).st_mode))  # of the file that is replaced
+            os.chmod(part, stat.S_IMODE(os.stat(path).st_mode))  # the mode of the file that is replaced
         os.replace(part, path)
 
 
@@ -68,7 +68,7 @@ def locked(path: str, waiting: str) -> Iterator:
     from filelock import FileLock, Timeout
 
     beside = f"{path}.lock"
-    if os.path.islink(beside):  # of a stranger
+    if os.path.islink(beside):  # a stranger's link
         os.remove(beside)
     lock = FileLock(beside)
     try:

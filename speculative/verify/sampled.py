@@ -22,11 +22,11 @@ from speculative.sampling import Step
 from speculative.support.progress import working
 from speculative.trees import children_of, path_of
 
-BINS = 20  # of the histogram of places
+BINS = 20  # bins of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
 POWER = 0.95  # with which the smallest detectable difference would have been seen
 MIN_DRAWS = 25  # however slow the models are
-CHECKS = {name: f"{name} against the target" for name in reversed(DECODERS)}  # of the tokens of each decoder
+CHECKS = {name: f"{name} against the target" for name in reversed(DECODERS)}  # the check of each decoder's tokens
 DRAFTS = "drafts against the drafter's p"
 
 
@@ -34,7 +34,7 @@ class Check(NamedTuple):
     name: str
     passed: bool
     detail: str  # the object, the number of comparisons, the finding
-    shift: float | None = None  # of a sampled check: the total variation distance that would have shown
+    shift: float | None = None  # the total variation distance that a sampled check would have shown
 
 
 def check_sampled(

@@ -16,7 +16,7 @@ from speculative.engines.system import n_cores
 from speculative.support.errors import UserError
 
 LONG_TEXT = 100  # tokens; on AVX2 (benchmarks sweep) a copy saved 16 ms a token, and is made in 1 to 2 s
-THREAD_BYTES = 2**20  # of weights that are worth a thread, which must meet the others
+THREAD_BYTES = 2**20  # bytes of weights that are worth a thread, which must meet the others
 
 
 class CEngine(Engine):

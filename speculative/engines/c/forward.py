@@ -77,7 +77,7 @@ class CompiledPass:
         self.hparams = hparams
         self.n_threads = n_threads
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
-        self.texts = (struct("Text") * CHUNK)()  # of a call, which each have a row or more
+        self.texts = (struct("Text") * CHUNK)()  # the texts of a call, which each have a row or more
         self.memory = memory = Memory()
         self.arguments = struct("GPT2")(  # in the order of arguments.h
             n_head=hparams["n_head"],

@@ -30,7 +30,7 @@ class Place(NamedTuple):
     begin: int  # its first byte
     shape: Shape
     dtype: type
-    matrix: tuple[Shape, Format] | None  # of a packed weight: the shape and the format of the matrix
+    matrix: tuple[Shape, Format] | None  # the shape and the format of a packed weight's matrix
 
 
 def path_of(files: Checkpoint, models_dir: str, dtype: str) -> str:

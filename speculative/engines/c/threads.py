@@ -12,7 +12,7 @@ REFUSALS = {  # by the name of a pass's result in engine.c
     "no_such_token": "a token was asked for that does not exist",
     "no_room": "there is no room for so many rows",
 }
-CONTENTION_NANOSECONDS = 20_000_000  # of work, after which it is checked whether there are cores for all threads
+CONTENTION_NANOSECONDS = 20_000_000  # nanoseconds of work, then it looks for cores for all threads
 SINGLE_THREAD_SECONDS = 1.0  # that the first thread works alone if there are not
 
 

@@ -17,7 +17,7 @@ import jax
 from speculative.support.errors import UserError, first_line
 from speculative.support.files import cache_home
 
-COMPILED = "/jax/compilation_cache/cache_misses"  # of a program that is compiled, and written to the disk
+COMPILED = "/jax/compilation_cache/cache_misses"  # the event of a program that is compiled and written to the disk
 events: Counter[str] = Counter()
 
 

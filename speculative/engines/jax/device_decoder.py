@@ -33,7 +33,7 @@ class State(NamedTuple):
     x: jax.Array  # [capacity] tokens; those from n on mean nothing
     n: jax.Array  # length of the text
     T: jax.Array  # final length of the text
-    number: jax.Array  # of the prompt, the first being 0
+    number: jax.Array  # the prompt's number, the first being 0
     draft_cache: list  # holds x[:n - 2] at least: after a full acceptance, the draft has not read its last token
     target_cache: list  # holds x[:n - 1]
 

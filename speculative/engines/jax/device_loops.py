@@ -165,7 +165,7 @@ class DeviceLoops:
     def rounds_of_group(self, group: Group, seed: int, is_stopped: Callable) -> Iterator[list[PlacedStep]]:
         """The same for prompts that are decoded together."""
         first = group.first
-        slots = [*range(len(group.prompts))]  # of the texts that are not complete
+        slots = [*range(len(group.prompts))]  # the slots of the texts that are not complete
         times = DerivedTimes(self.target_log, self.draft_log, group.K, group.n_prompt, self.drafting_ratio)
         state, times.prefill = self.start(group)
         while slots:

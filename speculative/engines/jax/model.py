@@ -36,7 +36,7 @@ class Matrix:
     w: jax.Array  # [n_in, ...]
     scale: jax.Array | None  # [...], of the output channels; wte's [n_vocab] are those of its transpose
     dtype: np.dtype
-    of_input: NamedSharding | None  # of the factor; None leaves it to the compiler
+    of_input: NamedSharding | None  # the sharding of the factor; None leaves it to the compiler
     of_output: NamedSharding | None  # that of the product
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, ...]
@@ -71,7 +71,7 @@ class DeviceNetwork:
     params: dict  # those of gpt2(), with a Matrix for wte and for each w
     hparams: dict
     n_head: int  # as computed: on several devices there may be a few more, which always give 0
-    dtype: np.dtype  # of the factors of the weights, and of the cache
+    dtype: np.dtype  # the type of the weights' factors and of the cache
     mesh: Mesh  # the devices
     split: bool  # whether it is split over them, or each has all of it
     least: int = 1  # the number of rows that a call computes at least, at most SMALL
