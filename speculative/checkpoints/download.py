@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +41,41 @@ def download_gpt2_files(model_size: str, folder: str, source: str = "openai", we
 
     source: "openai", or the URL of a mirror that has the same files at URL/model_size. Raises UserError.
     """
-    base = OPENAI if source == "openai" else source.rstrip("/")
+    base = address(source)
     sizes = dict.fromkeys(SMALL_FILES, 0)  # bytes, 0 if they are not known
     if weights:
-        n_bytes = 4 * parameter_count(HPARAMS[model_size])
-        sizes |= {TF_INDEX: 0, TF_DATA: n_bytes}
-        data = os.path.join(folder, TF_DATA)
-        if not os.path.isfile(data):
-            announce(model_size, base, n_bytes - size_of(f"{data}.part"), folder, f"{KEPT}{DEMO}")
+        sizes |= {TF_INDEX: 0, TF_DATA: weight_bytes(model_size)}
+        announce(model_size, base, missing_bytes(model_size, folder), folder, KEPT)
     for name, size in sizes.items():
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
             sha256 = SHA256.get(name) or SHA256.get(f"{model_size}/{name}", "")
             download(f"{base}/{model_size}/{name}", path, sha256, size)
+
+
+def address(source: str) -> str:
+    """Return the URL that has a folder for each official model."""
+    return OPENAI if source == "openai" else source.rstrip("/")
+
+
+def weight_bytes(model_size: str) -> int:
+    """Return the bytes of an official model's weights in float32."""
+    return 4 * parameter_count(HPARAMS[model_size])
+
+
+def missing_bytes(model_size: str, folder: str) -> int:
+    """Return the bytes of an official model's weights that its folder lacks."""
+    data = os.path.join(folder, TF_DATA)
+    return 0 if os.path.isfile(data) else weight_bytes(model_size) - size_of(f"{data}.part")
+
+
+def announce_all(folders: Mapping[str, str], source: str) -> None:
+    """Print how much all official models lack, before the first download begins, and how to do without; no line for
+    nothing. folders: {model: its folder}."""
+    n_bytes = sum(missing_bytes(name, folder) for name, folder in folders.items())
+    if n_bytes:
+        line = f"{bytes_in_words(n_bytes)} will be downloaded from {address(source)}: {' and '.join(folders)}{DEMO}"
+        print(one_line(line), file=sys.stderr, flush=True)
 
 
 def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:

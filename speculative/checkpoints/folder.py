@@ -8,7 +8,7 @@ look              the folder -> its Checkpoint
 import filecmp
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -29,7 +29,7 @@ from speculative.checkpoints.config import (
     sizes_of,
 )
 from speculative.checkpoints.disk import bad_file, other_file
-from speculative.checkpoints.download import download_gpt2_files
+from speculative.checkpoints.download import announce_all, download_gpt2_files
 from speculative.checkpoints.names import checked_model_name, is_of_hub, is_path, local_folder
 from speculative.checkpoints.official import (
     HUGGING_FACE,
@@ -210,6 +210,17 @@ def find_checkpoint(
         raise lacking(missing, files, name, models_dir)
     download_gpt2_files(name, local, source, weights)
     return look(local)
+
+
+def announce_downloads(model_sizes: Iterable[str], models_dir: str, source: str) -> None:
+    """Print how much will be downloaded in all, if official models of these names are missing. Raises UserError."""
+    folders = {}
+    for model_size in model_sizes:
+        name = name_of(model_size, models_dir, source)
+        local = local_folder(name, models_dir)
+        if name in MODEL_SIZES and "weights" in look(local).missing():
+            folders[name] = local
+    announce_all(folders, source)
 
 
 def name_of(model_size: str, models_dir: str, source: str) -> str:

@@ -122,9 +122,11 @@ class Conversation:
             show_ending(self.last)
         elif line.startswith("/") and not line.startswith("//"):
             changes = read_changes(line)
-            prompt = changes.pop("prompt", None)
+            prompt = changes.pop("prompt", "")
+            if not isinstance(prompt, str):
+                raise UserError(Option("prompt"), " needs a text: /p It was")
             self.session = change(self.session, changes)
-            if isinstance(prompt, str):
+            if prompt:
                 self.decode_text(without_escapes(prompt))
         elif line.strip():
             check_prompt(line)

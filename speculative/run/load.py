@@ -19,7 +19,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints.disk import FilesInUse
-from speculative.checkpoints.folder import Checkpoint, find_checkpoint
+from speculative.checkpoints.folder import Checkpoint, announce_downloads, find_checkpoint
 from speculative.checkpoints.shapes import checkpoint_shapes, nested, parameter_count
 from speculative.checkpoints.weights import by_threads
 from speculative.drafters.user import NO_FUNCTIONS, Functions, check_parameters
@@ -95,6 +95,7 @@ def load(
         if drafter.needs_weights and not models.spec("target").files:
             needs = "needs the target's weights, and a function has none: try prompt_lookup"
             raise UserError(Option("drafter"), f" {drafter.name} {needs}")
+    models.announce(plan.network_roles)
     smallest = min(map(models.spec, plan.network_roles), key=lambda spec: spec.n_ctx)
     whose = "" if smallest.role == "target" else str(smallest)
     reader = PromptReader(plan, models.spec("target").encoder, smallest.n_ctx, whose)
@@ -160,6 +161,11 @@ class Models:
         """Empty the caches, so that two decodes begin alike."""
         for role in roles:
             self.loaded[role].forget()
+
+    def announce(self, roles: Sequence[str]) -> None:
+        """Print how much will be downloaded for these roles, if anything is. Raises UserError."""
+        sizes = [self.wanted[role].size for role in roles if role not in self.specs]
+        announce_downloads(sizes, self.models_dir, self.source)
 
     # ---- Small files, and checks -------------------------------------------------------------------------------------
 

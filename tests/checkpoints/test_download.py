@@ -20,7 +20,8 @@ from servers import Server, served
 from tiny import ROOT, refusal
 
 from speculative.checkpoints import download
-from speculative.checkpoints.official import TF_DATA
+from speculative.checkpoints.folder import announce_downloads
+from speculative.checkpoints.official import TF_DATA, TF_INDEX
 
 
 @pytest.fixture(autouse=True)
@@ -177,11 +178,18 @@ def test_a_line_says_what_will_be_downloaded_and_what_remains(tmp_path, monkeypa
         f.truncate(100_000_000)
     download.download_gpt2_files("124M", str(tmp_path / "124M"))
     line = capsys.readouterr().err
-    to = f"to {tmp_path}/124M, where .* are free; Ctrl-C keeps .*; python main.py --demo works without .*"
+    to = f"to {tmp_path}/124M, where .* are free; Ctrl-C keeps .*"
     assert re.fullmatch(rf"downloading 124M from http.*: 0.4 GB {to}\n", line)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Mock(free=100_000_000))
     line = refusal(download.download_gpt2_files, "355M", str(tmp_path / "355M"))
     assert line == f"355M needs 1.4 GB in {tmp_path}/355M, where 0.1 GB are free"
+    announce_downloads(["1558M", "124M", "1558M", "./folder"], str(tmp_path), "openai")
+    line = capsys.readouterr().err
+    assert re.fullmatch("6.6 GB will be downloaded from https:.*: 1558M and 124M; .* --demo works without .*\n", line)
+    (tmp_path / "124M" / TF_DATA).touch()
+    (tmp_path / "124M" / TF_INDEX).touch()
+    announce_downloads(["124M"], str(tmp_path), "openai")
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("variable", [*download.VARIABLES, None])

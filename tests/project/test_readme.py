@@ -54,7 +54,7 @@ def test_the_session_of_readme_runs(monkeypatch, tmp_path, capsys):
     exec(fences("README.md")[1], names)
     run = names["run"]
     assert run.text == run.autoregressive
-    assert capsys.readouterr().out.startswith(run.text)
+    assert capsys.readouterr().out == f"{run.text}\n\n{run}\n"
     assert (tmp_path / "run.html").stat().st_size > 10_000
 
 
