@@ -11,7 +11,7 @@ import time
 from unittest.mock import Mock
 
 import pytest
-from tiny import ROOT, python
+from tiny import MAIN, ROOT, python
 
 from speculative.cli import display
 from speculative.run.options import Options
@@ -64,7 +64,7 @@ with errors.guarded(interrupted="interrupted: and how to go on"):
 @pytest.mark.parametrize("words", ["", "--stream"])
 def test_ctrl_c_shows_the_text_so_far(words, pair_words):
     """Thousands of samples would follow."""
-    process = start("main.py", *pair_words, "--prompt=the", "--n_samples=100000", "--quiet", *words.split())
+    process = start(*MAIN, *pair_words, "--prompt=the", "--n_samples=100000", "--quiet", *words.split())
     assert process.stdout.readline() + process.stdout.readline() == "\nAutoregressive Decode\n"
     time.sleep(0.5)
     status, out, err = end(process, signal.SIGINT)
@@ -144,7 +144,7 @@ def test_an_unforeseen_error_shows_its_traceback():
     ],
 )
 def test_a_stream_that_is_full_or_closed(shell, word, status, said):
-    done = python("main.py", *TINY, "-n", "3", word, shell=shell)
+    done = python(*MAIN, *TINY, "-n", "3", word, shell=shell)
     assert (done.returncode, done.stderr) == (status, said)
 
 
@@ -156,7 +156,7 @@ def test_an_interruption_before_a_bar_is_told_as_itself(monkeypatch):
 
 def test_a_terminal_that_knows_ascii_alone(pair_words):
     words = [*pair_words, "--prompt", "thé".encode(), "--verbose", "--n_tokens_to_generate=9"]
-    done = python("main.py", *words, env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"})
+    done = python(*MAIN, *words, env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"})
     assert done.returncode == 0, done.stderr
     assert "Text = th\\xe9" in done.stdout
     assert "\\u03b1 " in done.stdout
@@ -165,7 +165,7 @@ def test_a_terminal_that_knows_ascii_alone(pair_words):
 @pytest.mark.parametrize("name", ["json", "html"])
 def test_a_file_may_be_standard_output(name):
     """The rest of the output is then on standard error."""
-    done = python("main.py", *TINY, "-n", "3", f"--{name}", "-")
+    done = python(*MAIN, *TINY, "-n", "3", f"--{name}", "-")
     assert (done.returncode, done.stderr.count("Text = ")) == (0, 2)
     assert re.fullmatch({"json": r"\{.*\}\n?", "html": "<!doctype html>.*</html>\n"}[name], done.stdout, re.DOTALL)
 

@@ -74,7 +74,7 @@ def test_a_screen_is_as_it_was(name, command, clock, tmp_path, monkeypatch, requ
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text(DEMO["prompt"], encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.setattr(modes, "verify", partial(modes.verify, draws=25))
+    monkeypatch.setattr(modes, "verify", partial(modes.verify, draws=10))
     monkeypatch.setenv("COLUMNS", "200")  # of which a paragraph uses 110
     status, out, err = command(*words)
     said = err.splitlines()[-1:] if status else []

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from tiny import ROOT, refusal
+from tiny import MAIN, ROOT, refusal
 
 from speculative.cli.interactive import completions, history_file, interact
 from speculative.run.options import FIELDS
@@ -27,7 +27,7 @@ class Terminal:
         self.side, theirs = pty.openpty()
         env = {name: value for name, value in (os.environ | env).items() if value is not None}
         self.process = subprocess.Popen(
-            [sys.executable, "main.py", *words], stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=env
+            [sys.executable, *MAIN, *words], stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=env
         )
         os.close(theirs)
 

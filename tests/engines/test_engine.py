@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from mistakes import Mistakes, make
 from plain_c import rows_that_differ
-from tiny import ROOT, OneText, convert, flatten, python, random_params
+from tiny import MAIN, ROOT, OneText, convert, flatten, python, random_params
 
 from speculative.engines.c import library
 from speculative.engines.c.packing import packer
@@ -556,7 +556,7 @@ def check(done):
     """All passed, and the demo's texts, of a target in float32, are one text, the same as with the engine of this
     machine."""
     assert done.returncode == 0, done.stdout + done.stderr
-    ours = python("main.py", "--demo", "--target_model_size=tiny-target", "--quiet")
+    ours = python(*MAIN, "--demo", "--target_model_size=tiny-target", "--quiet")
     found, expected = (re.findall(r"^Text = .*?(?=\n\w|\n\.|\Z)", one.stdout, re.S | re.M) for one in (done, ours))
     assert len({text.strip() for text in found + expected}) == 1, (found, expected)
 

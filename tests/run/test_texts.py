@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from tiny import ROOT, decoded, refusal, tokens_of
+from tiny import MAIN, ROOT, decoded, refusal, tokens_of
 
 from speculative.cli.modes import replay
 from speculative.run.decode import DECODERS
@@ -94,7 +94,7 @@ def test_without_a_standard_output_it_cannot_be_written(monkeypatch):
 
 # ---- The command -----------------------------------------------------------------------------------------------------
 
-RUN = [sys.executable, "main.py", "--demo", "--target_model_size=tiny-target", "-n=4", "--quiet", "--only=speculative"]
+RUN = [sys.executable, *MAIN, "--demo", "--target_model_size=tiny-target", "-n=4", "--quiet", "--only=speculative"]
 
 
 def run(*words, text=None):

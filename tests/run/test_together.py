@@ -31,7 +31,7 @@ from speculative.run.steps import Times
 
 PROMPTS = ["It was upon a bitterly cold night", "Holmes", "The door of the old house was open, and the light", "the"]
 PROMPTS += ["When he had gone, the lady of the house, who had been there for an hour, turned to the boy and said"]
-N = 14
+N = 9
 KINDS = [  # of decodes, over what the engine has
     {"drafter": "model", "K": 3},
     {"drafter": "model", "K": 5, "accept": "block", "top_p": 0.9},

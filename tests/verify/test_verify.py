@@ -131,7 +131,7 @@ def draws_from_p_squared(model, rng, name="model"):
 def test_it_sees_what_is_broken(mistake, run_verify, monkeypatch):
     make(monkeypatch, mistake)
     check, options = mistake.seen_by
-    draws = 150 if "against" in check else 10  # the others do not sample
+    draws = 100 if "against" in check else 10  # the others do not sample
     status, out = run_verify(draws=draws, temperature=9.0, **options)
     assert status == 1
     assert lines_of(out)[check][0] == "FAILED"
@@ -145,7 +145,7 @@ def test_it_sees_a_rule_that_is_not_lossless(run_verify):
 
 
 def test_a_staged_drafter_drafts_from_its_p_whatever_the_rule(run_verify):
-    _, out = run_verify(draws=100, accept="typical:0.9", temperature=9.0, drafter="int8/model", K="4/2")
+    _, out = run_verify(draws=60, accept="typical:0.9", temperature=9.0, drafter="int8/model", K="4/2")
     assert lines_of(out)["drafts against the drafter's p"][0] == "passed"
 
 
