@@ -15,7 +15,7 @@ from speculative.report.score import Score
 from speculative.report.words import duration, times
 from speculative.run.options import Options
 from speculative.run.session import Session
-from speculative.support.files import say_written, write_json, write_text
+from speculative.support.files import say_written, write_text
 from speculative.support.terminal import PRINTABLE, one_line
 from speculative.support.texts import has_json_lines
 
@@ -53,8 +53,11 @@ def show_score(score: Score) -> None:
         for columns, *rows in (score_words.tokens_table(score.record), score_words.grid_table(score.record)):
             show_table(columns, rows)
     if o.json:
-        write_json(o.json, score.document)
+        score.write(o.json)
         say_written(o.json, "the score as JSON")
+    if o.html:
+        write_text(o.html, score.html())
+        say_written(o.html, "the text and its score as a page, for any browser")
 
 
 # ---- The ending ------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from speculative.report import ending
 from speculative.report.advice import advice
 from speculative.report.record import RunRecord, Sample
+from speculative.report.score_record import ScoreRecord
+from speculative.report.score_words import summary
 from speculative.run.options import Options
 from speculative.support.errors import UserError
 from speculative.support.files import write_json, write_json_lines
@@ -50,6 +52,30 @@ def write_run(path: str, record: RunRecord) -> None:
         write_json_lines(path, lines_of_texts(record))
     else:
         write_json(path, to_json(record))
+
+
+def score_to_json(score: ScoreRecord) -> dict:
+    """Return the document of a score."""
+    return {"schema": SCHEMA} | asdict(score) | {"summary": summary(score)}
+
+
+def write_score(path: str, score: ScoreRecord) -> None:
+    """Write the document of a score; to a file .jsonl or .ndjson a line for each token instead. Raises UserError."""
+    if has_json_lines(path):
+        write_json_lines(path, lines_of_tokens(score))
+    else:
+        write_json(path, score_to_json(score))
+
+
+def lines_of_tokens(score: ScoreRecord) -> Iterator[dict]:
+    """Yield an object for each token after the first: its numbers are named by the role of their model."""
+    for i, (token, text) in enumerate(zip(score.tokens[1:], score.pieces[1:], strict=True)):
+        line = {"token": token, "text": text}
+        for model in score.models:
+            line[f"log_prob_{model.role}"] = model.log_probs[i]
+            if model.chances:
+                line[f"chance_{model.role}"] = model.chances[i]
+        yield line
 
 
 def has_document(o: Options) -> bool:

@@ -29,6 +29,7 @@ Scores = dict[str, TokenScores]  # by role
 PART = 200  # tokens of a part of a text that is decoded once more
 MOST_PARTS = 8  # parts of a text: those of a longer one are spread evenly over it
 N_DECODED = 16  # tokens that are decoded for their times
+MOST_PROMPT = 128  # tokens before these
 TIMING_SECONDS = 0.8  # for which all this is timed again and again
 MOST_SECONDS = 3.0  # the same while other programs use the cores
 WINDOW_SECONDS = 0.3  # seconds of windows of other sizes, each time
@@ -112,7 +113,7 @@ def timing_round(sessions: dict[str, Session], text: Sequence[int], K: int) -> R
 
 def short_decode(session: Session, name: str, text: Sequence[int]) -> DecoderRecord:
     """Decode a few tokens after the beginning of a text."""
-    n = max(1, min(len(text) - 1, session.n_ctx - N_DECODED))
+    n = max(1, min(len(text) - 1, session.n_ctx - N_DECODED, MOST_PROMPT))
     N = min(N_DECODED, session.n_ctx - n)
     record = DecoderRecord(name)
     for step in session.decoded(name, [text[:n]], N):

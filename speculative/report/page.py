@@ -20,9 +20,9 @@ from speculative.report import ending, tables
 from speculative.report.advice import advice
 from speculative.report.close_up import close_ups, opening
 from speculative.report.race import Placed, lanes, placed_steps, race_seconds
-from speculative.report.record import RuleUsed, RunRecord
+from speculative.report.record import Machine, RuleUsed, RunRecord
 from speculative.report.words import functions_used, label, listed, many
-from speculative.run.options import DEMO, FIELDS
+from speculative.run.options import DEMO, FIELDS, Options
 from speculative.run.values import as_typed
 
 WEB = Path(__file__).parent / "web"
@@ -81,9 +81,9 @@ def page_data(record: RunRecord) -> dict:
     grid = tables.grid(f)
     return {
         **findings(record),
-        "command": command(record, prompt),
+        "command": command(o, functions_used(record.models, o), prompt),
         "facts": facts(record),
-        "options": every_option(record),
+        "options": every_option(o, record.machine),
         "prompt": prompt,
         "legend": legend(speculative),
         "marks": marks(f.by_source),
@@ -129,10 +129,8 @@ def rule_data(rule: RuleUsed, is_greedy: bool) -> dict:
 # ---- The header ------------------------------------------------------------------------------------------------------
 
 
-def command(record: RunRecord, prompt: str) -> str:
-    """Return the command that decodes this run again, or why there is none."""
-    o = record.options
-    functions = functions_used(record.models, o)
+def command(o: Options, functions: Sequence[str], prompt: str | None) -> str:
+    """Return the command that runs with these options again, or why there is none. functions: those of the user."""
     if functions:
         return f"# none: {listed(functions)} came from Python"
     left_out = {*NOT_IN_COMMAND, *(FAST if o.fast else ())}
@@ -164,9 +162,9 @@ def facts(record: RunRecord) -> list[list]:
     return [*rows, ["machine", f"{record.machine.processor}, {many(record.machine.cpus, 'core')}"]]
 
 
-def every_option(record: RunRecord) -> list[list]:
+def every_option(o: Options, machine: Machine) -> list[list]:
     """Return [name, value] of all options that are set, and of the machine."""
-    values = vars(record.options) | vars(record.machine)
+    values = vars(o) | vars(machine)
     return [[name, as_typed(name, value)] for name, value in values.items() if value is not None]
 
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from speculative.checkpoints.names import model_folder
 from speculative.report import ending
@@ -30,11 +31,43 @@ def check_files(outputs: Sequence[str | None], o: Options) -> None:
     check_outputs(outputs, [o.prompt_file, o.score, o.ngram_text, packed, *models])
 
 
+class Written:
+    """What was measured, which is written as a page and as a file. A notebook shows the page."""
+
+    record: Any
+    title: str
+
+    def html(self) -> str:
+        """Return the page."""
+        raise NotImplementedError
+
+    def write(self, path: str) -> None:
+        """Write the document."""
+        raise NotImplementedError
+
+    def page(self, path: str) -> None:
+        """Write the page. Raises UserError."""
+        check_files([path], self.record.options)
+        write_text(path, self.html())
+
+    def json(self, path: str) -> None:
+        """Write the document; to a file .jsonl a line for each text, or of a score for each token. Raises UserError."""
+        check_files([path], self.record.options)
+        self.write(path)
+
+    def _repr_html_(self) -> str:
+        # In a frame with a sandbox: the page's style and scripts do not meet those of the notebook.
+        sandbox = "allow-scripts allow-popups"
+        source = html.escape(self.html())
+        return f'<iframe title="{self.title}" sandbox="{sandbox}" style="{FRAME}" srcdoc="{source}"></iframe>'
+
+
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Written):
     """One prompt, decoded with both."""
 
     record: RunRecord
+    title = "The run, replayed"
 
     @cached_property
     def document(self) -> dict:
@@ -75,25 +108,11 @@ class Run:
         """Return the page that replays the run."""
         return page(self.record)
 
-    def page(self, path: str) -> None:
-        """Write the page. Raises UserError."""
-        check_files([path], self.record.options)
-        write_text(path, self.html())
-
-    def json(self, path: str) -> None:
-        """Write the document; to a file .jsonl a line with the texts. Raises UserError."""
-        check_files([path], self.record.options)
+    def write(self, path: str) -> None:
         write_run(path, self.record)
 
     def __repr__(self) -> str:
         return "\n".join(ending.texts_of(self.record, ending.CAME, ending.WHY))
-
-    def _repr_html_(self) -> str:
-        # In a frame with a sandbox: the page's style and scripts do not meet those of the notebook.
-        title = "The run, replayed"
-        sandbox = "allow-scripts allow-popups"
-        source = html.escape(self.html())
-        return f'<iframe title="{title}" sandbox="{sandbox}" style="{FRAME}" srcdoc="{source}"></iframe>'
 
 
 def compare(

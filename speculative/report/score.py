@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
+from speculative.report.document import lines_of_tokens, score_to_json, write_score
 from speculative.report.expected import Clock, Ks_of, drafting_models, expected, time_costs
-from speculative.report.observe import line_of_session, machine, names_of, public_options, rule_of
+from speculative.report.observe import machine, models_of, names_of, public_options, rule_of
+from speculative.report.run import Written
+from speculative.report.score_page import score_page
 from speculative.report.score_record import ScoredModel, ScoreRecord
 from speculative.report.score_words import summary
 from speculative.run.score import TokenScores, score_tokens, text_ids
@@ -17,15 +20,16 @@ from speculative.run.session import Session
 
 
 @dataclass(frozen=True, repr=False)
-class Score:
+class Score(Written):
     """A text that was scored. print(score) shows its figures."""
 
     record: ScoreRecord
+    title = "The text and its score"
 
     @cached_property
     def document(self) -> dict:
         """The score as --json writes it: see docs/output.md."""
-        return asdict(self.record)
+        return score_to_json(self.record)
 
     @property
     def nats(self) -> float | None:
@@ -41,6 +45,18 @@ class Score:
     def alpha(self) -> float | None:
         """α, the mean of 1 - TVD(p, q); None if the drafter is not a model."""
         return self.record.draft.alpha if self.record.draft else None
+
+    @property
+    def tokens(self) -> list[dict]:
+        """The tokens with their numbers: pandas.DataFrame(score.tokens)."""
+        return [*lines_of_tokens(self.record)]
+
+    def html(self) -> str:
+        """Return the page of the text and its figures."""
+        return score_page(self.record)
+
+    def write(self, path: str) -> None:
+        write_score(path, self.record)
 
     def __repr__(self) -> str:
         return "\n".join(summary(self.record))
@@ -61,7 +77,7 @@ def score(session: Session, text: str) -> Score:
     record = ScoreRecord(
         options=public_options(session),
         machine=machine(session),
-        what_runs=line_of_session(session),
+        networks=models_of(session),
         rule=rule_of(session.plan.rule),
         n_ctx=session.n_ctx,
         tokens=x,
@@ -70,7 +86,7 @@ def score(session: Session, text: str) -> Score:
         beta={str(K): costs.beta(K) for costs in [*clock.costs.values()][:1] for K in Ks_of(session, clock)},
         expected=expected(session, x, scores, clock),
         withheld=clock.withheld,
-        names=names_of({token for model in models for token in model.likeliest}, session.encoder),
+        names=names_of({*x}.union(*(model.likeliest for model in models)), session.encoder),
     )
     return Score(record)
 

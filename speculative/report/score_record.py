@@ -5,7 +5,7 @@ The comment of a field is its line in docs/output.md, which python -m benchmarks
 
 from dataclasses import dataclass
 
-from speculative.report.record import Machine, RuleUsed
+from speculative.report.record import Machine, Model, RuleUsed
 from speculative.run.options import Options
 
 
@@ -41,7 +41,7 @@ class ScoreRecord:
 
     options: Options  # every option and its value, without an address's password
     machine: Machine  # the machine, and the engine on it
-    what_runs: str  # the engine and the models, in words
+    networks: list[Model]  # those that have read the text, the target first
     rule: RuleUsed  # the rule of acceptance
     n_ctx: int  # tokens of a window, in which a longer text is read
     tokens: list[int]  # the ids of the text's tokens

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from speculative.report.advice import Setting, best_setting
+from speculative.report.advice import best_setting
 from speculative.report.doubt import NOISE
+from speculative.report.ending import what_runs
 from speculative.report.score_record import ScoredModel, ScoreRecord
+from speculative.report.tables import Row
 from speculative.report.words import times
 
 Table = list[Sequence[str]]  # the headings, then the rows
@@ -31,8 +33,9 @@ def what_was_read(score: ScoreRecord) -> list[str]:
     n = len(score.tokens)
     line = f"{n - 1:,} tokens, each after all before it."
     if n > score.n_ctx:
-        line = f"{n - 1:,} tokens, each after at least {score.n_ctx // 2:,} before it."
-    return [f"{line} The first token has no score.", score.what_runs]
+        line = f"{n - 1:,} tokens, in windows of {score.n_ctx:,} that overlap by half."
+    ran = what_runs(score.machine.engine_words, score.networks, score.options)
+    return [f"{line} The first token has no score.", ran]
 
 
 def perplexity(model: ScoredModel) -> str:
@@ -41,15 +44,18 @@ def perplexity(model: ScoredModel) -> str:
     return f"{model.perplexity:,.2f}" if model.perplexity < 1e6 else f"{model.perplexity:.3g}"
 
 
+def name_of(model: ScoredModel) -> str:
+    return model.role if model.role == model.size else f"{model.role} {model.size}"
+
+
 def models_table(score: ScoreRecord) -> Table:
     """Return the figures of each model."""
     rows: Table = [("model", "weights", "nats a token", "perplexity", "α", "c")]
     for model in score.models:
-        name = model.role if model.role == model.size else f"{model.role} {model.size}"
         nats = "infinite" if model.nats is None else f"{model.nats:.4f}"
         alpha = "" if model.alpha is None else f"{model.alpha:.3f}"
         c = "" if model.c is None else f"{model.c:.3f}"
-        rows.append((name, model.dtype, nats, perplexity(model), alpha, c))
+        rows.append((name_of(model), model.dtype, nats, perplexity(model), alpha, c))
     return rows
 
 
@@ -105,11 +111,9 @@ def advice(score: ScoreRecord) -> list[str]:
     best = best_setting(speedups(score))
     if best.speedup < 1 + NOISE:
         return ["Prediction: no drafter and K of these would be clearly faster than no drafts on such a text."]
-    return [f"Prediction: {typed(best)} would be {best.speedup:.2f} times as fast on such a text, without its prompt."]
-
-
-def typed(setting: Setting) -> str:
-    return f"--drafter {setting.drafter} --K {setting.K}"
+    o = score.options
+    drafter = "" if best.drafter == o.drafter and not o.fast else f"--drafter {best.drafter} "
+    return [f"Prediction: {drafter}--K {best.K} would be {best.speedup:.2f} times as fast on such a text."]
 
 
 def grid_table(score: ScoreRecord) -> Table:
@@ -138,12 +142,37 @@ def tokens_table(score: ScoreRecord) -> Table:
     return rows
 
 
-def aligned(table: Table) -> Iterator[str]:
-    """Yield the lines of a table: the first column to the left, the others to the right. A column without a value is
-    left out."""
+def figure_rows(score: ScoreRecord) -> list[Row]:
+    """Return each figure with its formula."""
+    rows = []
+    for model in score.models:
+        letter = "q" if model is score.target else "p"
+        name = name_of(model)
+        nats = "infinite" if model.nats is None else f"{model.nats:.4f}"
+        rows.append(Row(f"nats a token, {name}", nats, f"mean of -log {letter}, at temperature 1"))
+        rows.append(Row(f"perplexity, {name}", perplexity(model), "e to the power of these nats"))
+        if model.alpha is not None:
+            rows.append(Row(f"α, {name}", f"{model.alpha:.3f}", f"mean of {score.rule.formula}"))
+        if model.c is not None:
+            rows.append(Row(f"c, {name}", f"{model.c:.3f}", "t_draft / t_target"))
+    for K, cell in own_expected(score).items():
+        formula = "the text, cut into windows"
+        if cell.leviathan_tokens is not None:
+            formula += f"; by α alone (1 - α^(K + 1)) / (1 - α) = {cell.leviathan_tokens:.2f}"
+        rows.append(Row(f"tokens a call, K = {K}", f"{cell.tokens_a_call:.2f}", formula))
+    return rows
+
+
+def without_empty_columns(table: Table) -> Table:
     columns = [column for column in zip(*table, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    for line in zip(*columns, strict=True):
+    return [*zip(*columns, strict=True)]
+
+
+def aligned(table: Table) -> Iterator[str]:
+    """Yield the lines of a table, without empty columns: the first column to the left, the others to the right."""
+    lines = without_empty_columns(table)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
         cells = [text.rjust(width) for text, width in zip(line, widths, strict=True)]
         cells[0] = line[0].ljust(widths[0])
         yield "  ".join(cells).rstrip()

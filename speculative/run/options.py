@@ -182,7 +182,7 @@ CONFLICTS = (
     ({"verify"}, {"verbose", "stream", "json", "html", "n_samples", "stop"}),
     ({"html"}, {"n_samples"}),
     ({"score"}, {"prompt", "prompt_file", "n_samples", "batch", "seed", "stop", "tree"}),
-    ({"score"}, {"html", "text", "only", "quiet", "stream", "verify", "interactive", "serve", "pack"}),
+    ({"score"}, {"text", "only", "quiet", "stream", "verify", "interactive", "serve", "pack"}),
     ({"interactive", "serve"}, {"prompt", "prompt_file", "batch", "json", "html", "verify", "pack"}),
     ({"interactive"}, {"serve"}),
     ({"text"}, {"n_samples", "batch", "quiet", "verbose", "stream", "json", "html", "verify"}),
