@@ -22,7 +22,7 @@ from speculative.checkpoints.shapes import checkpoint_shapes
 from speculative.engines import contract, model, network
 from speculative.engines.c.engine import CEngine
 from speculative.lookahead import learned
-from speculative.report import measuring, turns
+from speculative.report import expected, measuring, turns
 from speculative.run import steps
 from speculative.run.options import DEMO
 from speculative.support.errors import guarded
@@ -65,6 +65,8 @@ def decoding_once(monkeypatch):
     """Repeat no decode for the sake of its time. A test of the repeats asks for `repeating`."""
     monkeypatch.setattr(turns, "SHORT_SECONDS", 0.0)
     monkeypatch.setattr(measuring, "TIMING_SECONDS", (0.0, 0.5))
+    monkeypatch.setattr(expected, "TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(expected, "MOST_SECONDS", 0.0)  # so that a score withholds its speedups
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +96,9 @@ def clock(repeating, monkeypatch):
     for module in (contract, learned, model, sampled, measuring, steps):
         if hasattr(module, "time"):
             monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(turns, "seconds_waited", lambda: 0.0)
+    for module in (turns, expected):
+        monkeypatch.setattr(module, "seconds_waited", lambda: 0.0)
+    monkeypatch.setattr(expected, "MOST_SECONDS", 0.1)
     feed = network.CachedNetwork.feed
 
     def timed(network, x, n, n_last, *tree):

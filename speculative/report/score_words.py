@@ -1,6 +1,8 @@
 """The words and tables of a score, which are the same on the screen, in Python and on the page."""
 
+import math
 from collections.abc import Iterator, Sequence
+from statistics import pstdev
 
 from speculative.report.advice import best_setting
 from speculative.report.doubt import NOISE
@@ -53,10 +55,15 @@ def models_table(score: ScoreRecord) -> Table:
     rows: Table = [("model", "weights", "nats a token", "perplexity", "α", "c")]
     for model in score.models:
         nats = "infinite" if model.nats is None else f"{model.nats:.4f}"
-        alpha = "" if model.alpha is None else f"{model.alpha:.3f}"
+        alpha = "" if model.alpha is None else f"{model.alpha:.3f} ± {standard_error(model.chances):.3f}"
         c = "" if model.c is None else f"{model.c:.3f}"
         rows.append((name_of(model), model.dtype, nats, perplexity(model), alpha, c))
     return rows
+
+
+def standard_error(numbers: Sequence[float]) -> float:
+    """Return the standard error of the mean of these numbers, as if they did not depend on each other."""
+    return pstdev(numbers) / math.sqrt(len(numbers))
 
 
 def about(score: ScoreRecord) -> list[str]:
@@ -68,14 +75,16 @@ def about(score: ScoreRecord) -> list[str]:
     elif draft.alpha is None:
         lines.append(f"The rule {score.rule.name} does not tell its chances, so there is no α.")
     else:
-        alike = ", the share of the tokens at which both have the same likeliest one" if is_greedy(score) else ""
-        lines.append(f"α is the mean of {score.rule.formula}, at --temperature {score.options.temperature:g}{alike}.")
+        T = f"--temperature {score.options.temperature:g}"
+        lines.append(f"α, ± its standard error, is the mean of {score.rule.formula}, at {T}{greedy_words(score)}.")
     return lines
 
 
-def is_greedy(score: ScoreRecord) -> bool:
+def greedy_words(score: ScoreRecord) -> str:
+    """Say what the mean is if p and q are one-hot."""
     o = score.options
-    return o.temperature == 0 and o.draft_temperature in (None, 0)
+    is_greedy = o.temperature == 0 and o.draft_temperature in (None, 0)
+    return ": the share of tokens for which both have the same likeliest one" if is_greedy else ""
 
 
 def K_table(score: ScoreRecord) -> Table:

@@ -102,4 +102,4 @@ def is_json(path: str) -> bool:
 
 def has_json_lines(path: str) -> bool:
     """Return True if the file's name says that it has a JSON object on each line."""
-    return path.lower().endswith(JSON_LINES)
+    return str(path).lower().endswith(JSON_LINES)  # Python may give a Path

@@ -40,6 +40,8 @@ SCREENS = {
     "only": ["--demo", "--only=speculative", "--stop=very", "--stream"],
     "only_autoregressive": ["--demo", "--only=autoregressive", "--verbose"],
     "verify": ["--demo", "--verify", "-n", "8"],
+    "score": ["--demo", "--score=prompt.txt", "--temperature=1", "--drafter=int8/model"],
+    "score_greedy": ["--demo", "--score=prompt.txt", "--K=3", "--verbose"],
     "wrong": ["--demo", "--K=0"],
     "interactive": ["--demo", "--interactive", "--quiet", "-n", "12"],
     "session": ["--demo", "--interactive", "-n", "12"],
