@@ -8,7 +8,6 @@ import random
 import re
 import shlex
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from page_runs import HOSTILE, POLICY, PROMPT, SAMPLED, origins_of, policy_of, run_of, with_prompt_and_text
@@ -135,7 +134,7 @@ COMMANDS = [  # options -> words of the page's command, which has no others but 
 @pytest.mark.parametrize(("options", "words"), COMMANDS)
 def test_the_command_of_a_page_makes_the_same_run(pair, options, words):
     o = Options(**vars(pair.changed(**options).options), json="run.json", verbose=True)
-    python, main, *typed = shlex.split(command(SimpleNamespace(options=o, models=[]), PROMPT))
+    python, main, *typed = shlex.split(command(o, [], PROMPT))
     assert (python, main) == ("python", "main.py")
     assert sorted(typed) == sorted(["--demo", "--threads", "1", "--prompt", PROMPT, *shlex.split(words)])
     again = make_options(Options, read_words(typed))
