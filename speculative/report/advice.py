@@ -1,10 +1,12 @@
 """One sentence after a run: the setting to try, as it is typed, and the speedup that it should bring on this text."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from speculative.report.doubt import NOISE
+from speculative.report.doubt import NOISE, disturbance
 from speculative.report.record import Figures, RunRecord
+from speculative.run.options import ModelOptions
 from speculative.run.values import as_typed
 
 GAIN = 1.08  # another setting is recommended from this factor on: a prediction errs by about as much
@@ -30,7 +32,11 @@ def advice(record: RunRecord) -> str | None:
     if f.withheld:
         return f"Other settings are not predicted: {f.withheld}."
     if f.predicted:
-        return prediction(record)
+        line = prediction(record)
+        own = own_prediction(f, record.options)
+        if own and disturbance(f):
+            line += f" The speedup of this run would have been predicted as {own:.2f}."
+        return line
     return f"It does not pay here, because {loss(f)}." if f.speedup < 1 else None
 
 
@@ -47,7 +53,7 @@ def reading(record: RunRecord) -> str:
 def prediction(record: RunRecord) -> str:
     """Return the setting that is clearly faster than the run's own, or say that there is none."""
     f = record.figures
-    own = f.predicted.get(record.options.drafter, {}).get(Ks_of(record)[0], 0.0)
+    own = own_prediction(f, record.options) or 0.0
     enough = GAIN * max(f.speedup, own)  # than the run's own setting, as measured or as predicted
     setting = setting_to_try(f.predicted, enough)
     is_faster = setting.speedup > enough
@@ -62,9 +68,23 @@ def prediction(record: RunRecord) -> str:
     return line
 
 
-def Ks_of(record: RunRecord) -> list[str]:
+def Ks_of(o: ModelOptions) -> list[str]:
     """Return the K of each level, the outermost first, as they are typed."""
-    return as_typed("K", record.options.K).split("/")
+    return as_typed("K", o.K).split("/")
+
+
+def own_prediction(f: Figures, o: ModelOptions) -> float | None:
+    """Return the speedup that the setting of the run itself should bring; None if it is not predicted."""
+    return (f.predicted or {}).get(o.drafter, {}).get(Ks_of(o)[0])
+
+
+def without_wrong(f: Figures, o: ModelOptions) -> Figures:
+    """Return the figures without their predictions, if that of the run's own setting is far from what was measured."""
+    own = own_prediction(f, o)
+    if not own or 1 / GAIN <= own / f.speedup <= GAIN:
+        return f
+    withheld = f"the speedup of this run, {f.speedup:.2f}, would have been predicted as {own:.2f}"
+    return replace(f, predicted=None, window_beta=None, withheld=withheld)
 
 
 def setting_to_try(predicted: Speedups, enough: float) -> Setting:
@@ -89,7 +109,7 @@ def typed(record: RunRecord, setting: Setting) -> str:
         return "--fast"
     if setting.drafter != o.drafter or o.fast:
         return f"--drafter {setting.drafter} --K {setting.K}"
-    _, *inner = Ks_of(record)  # the levels inside keep theirs
+    _, *inner = Ks_of(o)  # the levels inside keep theirs
     return f"--K {'/'.join([setting.K, *inner])}"
 
 

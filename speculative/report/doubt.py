@@ -1,5 +1,6 @@
 """Whether the times of a run can be right. The noisier the machine, the more is doubted."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
@@ -11,6 +12,8 @@ DISAGREE = 0.5  # share; on a machine at rest, a measured speedup and an account
 DISAGREE_LEAST = 0.2  # share; the same on a machine that is never at rest
 DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the times
 MIN_ITERATIONS = 5  # to find that they disagree
+STEADY = 1.15  # the median / the least time of equal calls: if it is less, threads that waited did so elsewhere
+MIN_CALLS = 3  # equal calls, to tell
 
 
 def disturbance(times: Times) -> str | None:
@@ -25,6 +28,16 @@ def spread_of(steps: Sequence[TextStep]) -> float | None:
     """Return the median / the least time of the calls with one row; None if no call was timed by itself."""
     rows = [step.seconds for step in steps if step.seconds and not step.prefill and not step.derived]
     return median(rows) / min(rows) if rows else None
+
+
+def are_steady(steps: Sequence[TextStep]) -> bool:
+    """Return True if equal calls of the target took about the same time in these steps."""
+    by_rows = defaultdict(list)
+    for step in steps:
+        if step.seconds and not step.prefill:
+            by_rows[step.drafted + 1].append(step.seconds - step.drafting)
+    often = [times for times in by_rows.values() if len(times) >= MIN_CALLS]
+    return bool(often) and all(median(times) < STEADY * min(times) for times in often)
 
 
 def reason_to_doubt(f: Figures, spread: float | None) -> str | None:

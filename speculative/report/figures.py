@@ -10,7 +10,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from speculative.lookahead.costs import ByRows, costs_by_rows, line_through
-from speculative.report.doubt import disturbance, reason_to_doubt, spread_of
+from speculative.report.doubt import are_steady, disturbance, reason_to_doubt, spread_of
 from speculative.report.predictions import Measured, predict
 from speculative.report.record import (
     Account,
@@ -46,7 +46,9 @@ def figures(
     f = replace(f, doubt=reason_to_doubt(f, spread_of(autoregressive.steps)))
     if not measured or not f.t_target or f.alpha is None:
         return f
-    withheld = disturbance(f) or f.doubt  # predictions need the times of a machine at rest
+    # Predictions need the times of a machine at rest, at least in the calls that count.
+    at_rest = are_steady(autoregressive.steps) and are_steady(steps)
+    withheld = (None if at_rest else disturbance(f)) or f.doubt
     if withheld:
         return replace(f, withheld=withheld)
     return replace(f, **vars(predict(f, steps, costs.by_rows, measured)))

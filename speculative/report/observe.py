@@ -17,6 +17,7 @@ from speculative.engines import memory
 from speculative.engines.network import common_prefix
 from speculative.engines.system import lines, n_cores
 from speculative.report import ending
+from speculative.report.advice import without_wrong
 from speculative.report.figures import figures
 from speculative.report.measuring import measure
 from speculative.report.record import (
@@ -156,7 +157,8 @@ def run_figures(session: Session, inputs: Texts, decoders: dict[str, DecoderReco
         return None
     speculative = decoders["speculative"]
     measured = measure(session, inputs, speculative) if len(decoders) == 2 else None
-    return figures(decoders.get("autoregressive"), speculative, measured, session.plan.rule.blocks)
+    f = figures(decoders.get("autoregressive"), speculative, measured, session.plan.rule.blocks)
+    return without_wrong(f, session.options)
 
 
 def difference(session: Session, inputs: Texts, records: Sequence[DecoderRecord]) -> Difference | None:

@@ -24,7 +24,7 @@ from speculative.drafters import DRAFTERS as SPECS
 from speculative.engines.contract import PlacedStep
 from speculative.engines.model import Call
 from speculative.report import measuring
-from speculative.report.advice import advice
+from speculative.report.advice import advice, without_wrong
 from speculative.report.document import from_json, to_json
 from speculative.report.doubt import NOISE, reason_to_doubt
 from speculative.report.ending import CAME, WHY, lines
@@ -148,8 +148,9 @@ MANY = "tokens for each call of the target allow no such speedup"
 TIMES = [  # seconds of a window / of a row, the shortest row, four windows longer by, waiting -> doubt, no prediction
     (1.4, 1.0, 0, 0, None, None),
     (1.4, 1.0, 60, 0, LONG, LONG),
-    (1.4, 1.0, 60, 90, LONG, WAITED),
-    (1.4, 1.0, 0, 90, None, WAITED),
+    (1.4, 1.0, 60, 90, LONG, LONG),
+    (1.4, 1.0, 0, 90, None, None),  # equal calls took the same time: they did not wait
+    (1.4, 0.8, 0, 90, None, WAITED),
     (0.97, 1.0, 0, 0, None, None),
     # The spread of a row's times excuses nothing.
     (0.82, 1.0, 0, 0, LESS, LESS),
@@ -185,6 +186,7 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     assert (grid(f) is None) == bool(withheld)
     assert ("\nOther settings are not predicted: " in said) == bool(withheld and not doubt)
     assert ("\nPrediction: " in said) == (withheld is None)
+    assert ("The speedup of this run would have been predicted as " in said) == (withheld is None and waited > 0)
     assert said.lower().count("the threads together waited") == bool(waited)
 
 
@@ -326,6 +328,16 @@ def test_without_predictions_a_slow_run_says_why(run):
     records = scripted(N=400, alpha=0.02, t_draft=0.5)
     record = recorded(run, records, figures(*records))
     assert advice(record).startswith("It does not pay here, because a call with its drafts takes as long as")
+
+
+@pytest.mark.parametrize(("own", "is_withheld"), [(2.0, False), (2.15, False), (1.86, False), (2.17, True), (1.84, True)])
+def test_predictions_that_are_wrong_for_the_run_itself_are_withheld(run, own, is_withheld):
+    f = replace(figures(*scripted()), speedup=2.0, doubt=None, predicted={"model": {"4": own, "auto": 2.5}})
+    f = without_wrong(f, run.options)
+    said = advice(recorded(run, scripted(), f))
+    reason = f"Other settings are not predicted: the speedup of this run, 2.00, would have been predicted as {own:.2f}."
+    assert (f.predicted is None) == is_withheld
+    assert (said == reason) == is_withheld
 
 
 NOTHING = "no other K or drafter of this run would be clearly faster on this text."
