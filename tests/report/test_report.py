@@ -330,7 +330,7 @@ def test_without_predictions_a_slow_run_says_why(run):
     assert advice(record).startswith("It does not pay here, because a call with its drafts takes as long as")
 
 
-@pytest.mark.parametrize(("own", "is_withheld"), [(2.0, False), (2.15, False), (1.86, False), (2.17, True), (1.84, True)])
+@pytest.mark.parametrize(("own", "is_withheld"), [(2.0, False), (2.15, False), (1.86, False), (2.17, True), (1.84, 1)])
 def test_predictions_that_are_wrong_for_the_run_itself_are_withheld(run, own, is_withheld):
     f = replace(figures(*scripted()), speedup=2.0, doubt=None, predicted={"model": {"4": own, "auto": 2.5}})
     f = without_wrong(f, run.options)
