@@ -13,14 +13,14 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from itertools import count
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.filters import is_typical
 from speculative.sampling import Proposal, Step, ratio, residual, sample, token_by_token
 from speculative.support.errors import Option, UserError, did_you_mean
-from speculative.trees import children_of, draft_at, path_of, without
+from speculative.trees import Drafts, children_of, draft_at, path_of, without
 
 
 class Tested(NamedTuple):
@@ -38,7 +38,7 @@ class Judgement(NamedTuple):
     """The decision of a rule about a proposal."""
 
     accepted: list[int]  # the drafts
-    rest: Any  # [n_vocab], the distribution of the token after them
+    rest: np.ndarray  # [n_vocab], the distribution of the token after them
     origin: str  # the origin of rest: "q", a row of the target's; "residual", the rest of it after a rejection
     tests: list[Tested]  # the tests of the drafts that were tested
 
@@ -53,14 +53,14 @@ class Rule:
     blocks = False  # whether all drafts are tested, and a test depends on the drafts before
     takes_trees = False  # whether judge takes a trees.Tree, too
 
-    def __init__(self, number: float | None = None):
+    def __init__(self, number: float = 1.0):
         self.number = number
 
     @property
     def name(self) -> str:
-        return self.kind if self.number is None else f"{self.kind}:{self.number:g}"
+        return f"{self.kind}:{self.number:g}" if self.letter else self.kind
 
-    def judge(self, proposal: Any, q, u: Iterator[float]) -> Judgement | None:  # q [m + 1, n_vocab]
+    def judge(self, proposal: Drafts, q, u: Iterator[float]) -> Judgement | None:  # q [m + 1, n_vocab]
         """Test the drafts. u: random numbers, one for each test. None if the tests are unknown."""
         raise NotImplementedError
 
@@ -68,13 +68,13 @@ class Rule:
         """The chance of acceptance at each position that was tested; [] if it is unknown."""
         return []
 
-    def accept(self, proposal: Any, q, rng) -> list[int]:  # q [m + 1, n_vocab]
+    def accept(self, proposal: Drafts, q, rng) -> list[int]:  # q [m + 1, n_vocab]
         """Accept drafts as judge says, and draw the token after them -> the tokens."""
         numbers = (rng.random() for _ in count())
         judgement = self.judge(proposal, q, numbers)
         return [*judgement.accepted, sample(judgement.rest, rng)]  # type: ignore[union-attr]
 
-    def accept_tree(self, tree: Any, q, rng) -> list[int]:  # q [1 + m, n_vocab]
+    def accept_tree(self, tree: Drafts, q, rng) -> list[int]:  # q [1 + m, n_vocab]
         """As accept, always by judge: Token.accept is the blog's loop, which takes chains alone."""
         return Rule.accept(self, tree, q, rng)
 

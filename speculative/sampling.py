@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
     tokens: list[int]  # the new ids: the accepted drafts, then one token of the target
     proposal: Any  # a Proposal, or a trees.Tree
-    q: Any  # [m + 1, n_vocab], the target's distributions
+    q: Sequence | np.ndarray  # [m + 1, n_vocab], the target's distributions
 
     @property
     def n_drafted(self) -> int:
@@ -99,7 +99,7 @@ def as_proposal(given: Any) -> Any:
     return given._replace(tokens=read_only(np.array(given.tokens, int)), p=read_only(p))
 
 
-def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n_vocab]
+def as_distributions(rows: np.ndarray, n: int) -> np.ndarray:  # [n or more, n_vocab] -> [n, n_vocab]
     """The last n rows that a model returned. Raises UserError if they are not distributions."""
     is_array = getattr(rows, "ndim", 0) == 2 and rows.dtype.kind == "f"
     if not is_array or len(rows) < n:
@@ -119,7 +119,7 @@ def as_distributions(rows: Any, n: int) -> Any:  # [n or more, n_vocab] -> [n, n
     return read_only(rows)
 
 
-def read_only(array: Any) -> Any:
+def read_only(array: np.ndarray) -> np.ndarray:
     """A view of an array for a user's function: an error if it writes to it. Of another library's, the array itself."""
     if isinstance(array, np.ndarray):
         array = array.view()

@@ -15,11 +15,10 @@ section 3.2 (siblings without replacement, each tested against the remainder of 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from speculative.sampling import Step, max_fn
+from speculative.sampling import Proposal, Step, max_fn
 
 
 @dataclass
@@ -56,12 +55,15 @@ class Tree:
         return tokens
 
 
-def draft_at(proposal: Any, node: int) -> tuple[int, Any]:  # -> id, [n_vocab]
-    """The draft at a node below the root, and the p that it was drawn from. proposal: a Tree, or a Proposal."""
+Drafts = Proposal | Tree  # of a step
+
+
+def draft_at(proposal: Drafts, node: int) -> tuple[int, np.ndarray]:  # -> id, [n_vocab]
+    """The draft at a node below the root, and the p that it was drawn from."""
     return int(proposal.tokens[node - 1]), proposal.p[node - 1]
 
 
-def children_of(proposal: Any) -> list:  # -> [1 + m]
+def children_of(proposal: Drafts) -> list:  # -> [1 + m]
     """The children of each node. The drafts of a Proposal are a chain: each is the only child of the one before."""
     if isinstance(proposal, Tree):
         return proposal.children

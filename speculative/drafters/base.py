@@ -1,7 +1,7 @@
 """The entry by which a file of this folder declares a drafter, the context from which a drafter is made, and the
 reading of a user's functions' results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ class Context(NamedTuple):
     """The decode that a drafter is made for."""
 
     n_vocab: int
-    rng: Any  # the decoder's own: a second generator of the same seed would draw the same numbers
+    rng: np.random.Generator  # the decoder's own: a second generator of the same seed would draw the same numbers
     filters: Filters  # from the draft's logits to p
     greedy: bool  # whether the target decodes greedily: a tree then holds the draft's likeliest tokens
     models: Mapping[str, Any]  # by role
@@ -63,7 +63,7 @@ def until_unsure(margins: Sequence[float], go_on: Callable | None) -> int:
 NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
 
 
-def whole_numbers(given: Any) -> list[int]:
+def whole_numbers(given: Iterable) -> list[int]:
     """Return token ids as whole numbers. Raises one of NOT_IDS."""
     given = list(given)
     ids = [int(token) for token in given]
@@ -72,7 +72,7 @@ def whole_numbers(given: Any) -> list[int]:
     return ids
 
 
-def proposal_of(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
+def proposal_of(proposed: Sequence, k: int, n_vocab: int, name: str) -> Proposal:
     """Return the pair or Proposal that a user's drafter returned, as a Proposal whose rows of p sum to 1.
 
     Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.

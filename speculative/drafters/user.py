@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -111,6 +111,9 @@ class UserRule(Rule):
 # ---- Both, by their names --------------------------------------------------------------------------------------------
 
 
+MAKERS: dict[str, Callable[[Callable], DrafterSpec | UserRule]] = {"drafter": as_drafter, "accept": UserRule}
+
+
 class Functions(NamedTuple):
     """A user's functions, by the names that stand for them among the options."""
 
@@ -121,9 +124,9 @@ class Functions(NamedTuple):
         """Return the options with names in place of functions, and these functions beside the earlier ones."""
         named = dict(given)
         functions = self._asdict()
-        for option, make in (("drafter", as_drafter), ("accept", UserRule)):
+        for option, make in MAKERS.items():
             if callable(given.get(option)):
-                made: Any = make(given[option])
+                made = make(given[option])
                 named[option] = made.name
                 functions[option] = {**functions[option], made.name: made}
         return named, Functions(**functions)

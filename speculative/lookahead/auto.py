@@ -14,7 +14,6 @@ Source: Leviathan et al. 2023, sections 3.1 to 3.5, with a chance for each draft
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from speculative.lookahead.learned import K_MAX, Attempt, DrafterStats, Learned
 from speculative.sampling import NOTHING, Proposal
@@ -32,7 +31,7 @@ class AutoDrafter:
 
     learned: Learned
     drafters: Sequence
-    model: Any  # their target, whose log tells the time of its calls
+    model: Callable  # their target, whose log tells the time of its calls
     n_before: int = 0  # tokens of the text before the last step; 0 in the first
     attempts: dict[DrafterStats, Attempt] = field(default_factory=dict)  # in the last step
 

@@ -7,11 +7,12 @@ that another thread overwrites does no harm.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from speculative.lookahead.costs import Recent, WindowCosts
+from speculative.engines.model import Call
+from speculative.lookahead.costs import Recent, WindowCosts, time_windows
 
 K_MAX = 32  # the most drafts in a window: about twice the longest that is timed
 WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a decode
@@ -50,13 +51,13 @@ class Learned:
         self.clock = clock
         self.is_alone = is_alone
         self.stats = [DrafterStats(scale) for scale in scales]
-        self.window_costs = WindowCosts()
+        self.window_costs = WindowCosts({1: 0.0})
         self.recent_seconds = 0.0  # seconds of the steps so far, older ones discounted
-        self.recent_tokens = 0.0  # the same of their tokens
+        self.recent_tokens = 0.0  # the same of their tokens; 0 until the costs are measured
 
     @property
     def is_measured(self) -> bool:
-        return self.window_costs.line_before is not None
+        return self.recent_tokens > 0
 
     def learn_costs(self, time_window: Callable, timers: Sequence, most_rows: int) -> None:
         """Measure the costs to set out from: medians, as a call may be interrupted.
@@ -69,7 +70,7 @@ class Learned:
             stats.draft_seconds.add(median(times))
         sizes = WINDOW_ROWS if self.is_alone else WINDOW_ROWS[:N_SHORT]
         possible = [rows for rows in sizes if rows <= most_rows]
-        self.window_costs.measure(time_window, possible)
+        self.window_costs = WindowCosts(time_windows(time_window, possible))
         # Begin as if two tokens had been decoded at the best K.
         best = min(map(self.expected_seconds, range(K_MAX)))
         self.recent_seconds = 2 * best
@@ -86,7 +87,7 @@ class Learned:
         n_expected = sum(last.acceptance.share**i for i in range(K + 1))
         return (K * last.draft_seconds.usual + self.window_costs.seconds(K + 1)) / n_expected
 
-    def learn(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
+    def learn(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Call) -> None:
         """Learn from a step. attempts: of its drafters. call: the target's, as it was logged."""
         for stats in self.stats:
             stats.idle_seconds += call.seconds
@@ -97,7 +98,7 @@ class Learned:
         if not call.prefill:  # a step that reads the prompt tells nothing of the times of others
             self.learn_times(attempts, n_accepted, call)
 
-    def learn_times(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Any) -> None:
+    def learn_times(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Call) -> None:
         """Learn the seconds of a token and of a draft."""
         self.window_costs.learn(call)
         self.recent_seconds = DECAY * self.recent_seconds + call.seconds

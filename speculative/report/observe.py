@@ -139,7 +139,8 @@ def rule_of(rule: Rule) -> RuleUsed:
         says = "claims" if rule.lossless else "does not claim"
         claim = f"The rule {rule.name} {says} to keep the target's distribution. {law}"
     words = words_of(rule.kind, rule.number)._asdict()
-    return RuleUsed(name=rule.name, lossless=rule.lossless, number=rule.number, **words, claim=claim)
+    number = rule.number if rule.letter else None
+    return RuleUsed(name=rule.name, lossless=rule.lossless, number=number, **words, claim=claim)
 
 
 def packable(session: Session) -> PackSaves | None:

@@ -127,7 +127,7 @@ class Seat:
         self.strand.gr_context = copy_context()  # a user's functions see the caller's
         self.resume()
 
-    def resume(self, answer: Any = None) -> None:
+    def resume(self, answer: Outputs | None = None) -> None:
         """Let the loop run to its next event, or to its end. Raises the loop's errors."""
         assert self.strand is not None
         if self.thread != get_ident():

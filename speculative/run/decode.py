@@ -143,7 +143,7 @@ def drafters_of(setup: Setup, context: Context, level: int) -> list[Callable]:
     return [staged(spec.name, model, new_inner, most_drafts(plan, level + 1), context.rng, rule.accept)]
 
 
-def first_drafter(setup: Setup, level: int, drafters: Sequence[Callable], target: Any) -> Callable:
+def first_drafter(setup: Setup, level: int, drafters: Sequence[Callable], target: Callable) -> Callable:
     """Return the first of a level's drafters that proposes anything; if K is auto, while it pays. target: the model."""
     learned = setup.learned.get(level)
     return AutoDrafter(learned, drafters, target) if learned else first_of(drafters)
@@ -179,7 +179,7 @@ class Text:
         """Whether the text has met its stop text."""
         return self.stream.stopped
 
-    def watched(self, rng: np.random.Generator) -> Any:
+    def watched(self, rng: np.random.Generator) -> np.random.Generator:
         """Return the generator, which records its numbers if an observer explains the tests by them."""
         self.rng = self.observer.watched(rng) if self.observer else rng
         return self.rng

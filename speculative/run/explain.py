@@ -7,8 +7,7 @@ from them, p and q, Rule.judge gives the same tests once more.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,20 +19,17 @@ from speculative.trees import Tree
 N_TOP = 10  # number of the likeliest tokens that are recorded of a distribution
 
 
-@dataclass
-class RecordedRandom:
+class RecordedRandom(np.random.Generator):
     """A random generator that remembers its draws: the tests of a step can be rebuilt from them."""
 
-    rng: np.random.Generator
-    u: list[float] = field(default_factory=list)  # the numbers of the step that is being made
+    def __init__(self, rng: np.random.Generator):
+        super().__init__(rng.bit_generator)
+        self.u: list[float] = []  # the numbers of the step that is being made
 
     def random(self, *args, **options):
-        drawn = self.rng.random(*args, **options)
+        drawn = super().random(*args, **options)
         self.u += np.ravel(drawn).tolist()
         return drawn
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.rng, name)  # other methods, which a user's rule may call
 
     def take(self) -> list[float]:
         """Take the numbers that were drawn since this was last called."""
@@ -48,11 +44,13 @@ class Observer:
     rule: Rule
     with_tests: bool = False
 
-    def watched(self, rng: np.random.Generator) -> Any:
+    def watched(self, rng: np.random.Generator) -> np.random.Generator:
         """Return the generator for a text, which records its numbers if the tests are wanted."""
         return RecordedRandom(rng) if self.with_tests else rng
 
-    def add_to(self, text_step: TextStep, step: Step, rng: Any, chances: Sequence[float] | None) -> None:
+    def add_to(
+        self, text_step: TextStep, step: Step, rng: np.random.Generator, chances: Sequence[float] | None
+    ) -> None:
         """Add the chances by the rule, and by the paper's rule if this one changes its test, and the tests. rng: from
         watched. chances: those that a loop on a device, which keeps no p and q, has computed."""
         n = len(text_step.tokens)
@@ -61,7 +59,7 @@ class Observer:
             return
         text_step.alpha = self.rule.chances(step)[:n]
         text_step.alpha_token = papers_chances(step, self.rule)[:n]
-        u = rng.take() if self.with_tests else []
+        u = rng.take() if isinstance(rng, RecordedRandom) else []
         if isinstance(step.proposal, Tree):
             return
         for row, token in zip(step.q, text_step.tokens, strict=False):

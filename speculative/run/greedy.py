@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from speculative.engines.network import common_prefix
 from speculative.filters import margins_of
+from speculative.run.session import Session
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Difference:
     is_defect: bool  # whether rounding does not explain it
 
 
-def greedy_difference(session: Any, inputs: Sequence, texts: Sequence) -> Difference | None:
+def greedy_difference(session: Session, inputs: Sequence, texts: Sequence) -> Difference | None:
     """Return where two greedy texts of each prompt differ first; None if they are equal.
 
     Rounding explains a difference if the two best logits are close there. texts: the new tokens of each prompt, of both

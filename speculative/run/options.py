@@ -30,15 +30,17 @@ from speculative.run.values import (
 )
 from speculative.support.errors import Option, UserError, unknown_option
 
+T = TypeVar("T")
 
-def option(default: Any, check: Callable, takes: str, help: str, **more: Any) -> Any:
+
+def option(default: T, check: Callable, takes: str, help: str, **more: object) -> T:
     """A field of Options. takes: the form of its value in --help, "" for a switch, which has none. more: group (a
     heading of --help; rare options are under "More", in --help all), short (a letter that stands for the name), live
     (whether a session can change it while its models stay loaded)."""
     return field(default=default, metadata={"check": check, "help": help, "takes": takes, **more})
 
 
-def switch(help: str, **more: Any) -> Any:
+def switch(help: str, **more: object) -> bool:
     """A field of Options that is on or off."""
     return option(False, as_switch, "", help, **more)
 

@@ -75,7 +75,7 @@ class Session(Generic[AnyOptions]):
         copies = [role for role in plan.network_roles if self.models.shares_cache(role)]
         return Setup(plan, loaded, self.encoder, copies, self.engine.device_loops(plan, networks))
 
-    def changed(self: S, **options: Any) -> S:
+    def changed(self: S, **options: object) -> S:
         """The same models, with other options; None stands for the default. Raises UserError."""
         named, functions = self.functions.taken_from(options)
         o = make_options(type(self.options), named, base=self.options)
@@ -195,7 +195,7 @@ class Session(Generic[AnyOptions]):
         """Return the model of a role with its filters: model(x, n_last) -> distributions."""
         return new_models(self.setup, self.setup.loaded)[role]
 
-    def drafter(self, rng: np.random.Generator, target: Any = None) -> Callable:
+    def drafter(self, rng: np.random.Generator, target: Callable | None = None) -> Callable:
         """Return the drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
         loaded = dict(self.setup.loaded)
         if isinstance(target, Model):

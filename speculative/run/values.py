@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from speculative.support.errors import UserError, WrongValue, did_you_mean
 
@@ -19,9 +19,10 @@ MOST_NODES = 64  # nodes of a tree
 STOP = " /stop "  # between two stop texts in one line
 OFF = ", or left out, which turns it off"
 T = TypeVar("T")
+V = TypeVar("V")
 
 
-def checked(name: str, check: Callable[[object], T], value: object) -> T:
+def checked(name: str, check: Callable[[V], T], value: V) -> T:
     """Return check(value). name: an Option, or a parameter of Python. Raises UserError, which names the value."""
     try:
         return check(value)
@@ -32,7 +33,7 @@ def checked(name: str, check: Callable[[object], T], value: object) -> T:
 # ---- Checks ----------------------------------------------------------------------------------------------------------
 
 
-def as_text(value: Any) -> str:
+def as_text(value: str) -> str:
     """Any text. (An empty prompt stands for <|endoftext|>.)"""
     try:  # bytes that Python took for ASCII arrive from a command line as halves of surrogate pairs
         return value.encode("utf-8", "surrogateescape").decode("utf-8")
@@ -40,13 +41,13 @@ def as_text(value: Any) -> str:
         raise WrongValue("a text in UTF-8") from None
 
 
-def as_source(value: Any) -> str:
+def as_source(value: object) -> str:
     if value not in ("openai", "huggingface") and not re.match(r"https?://\S", str(value)):
         raise WrongValue("openai, huggingface, or the URL of a mirror, which begins with http:// or https://")
     return str(value)
 
 
-def as_stops(value: Any) -> str | tuple[str, ...]:
+def as_stops(value: object) -> str | tuple[str, ...]:
     """A stop text, or several."""
     texts = tuple(map(as_text, parts_of(value)))
     if "" in texts:
@@ -57,7 +58,7 @@ def as_stops(value: Any) -> str | tuple[str, ...]:
 SWITCH = {"True": True, "on": True, "False": False, "off": False}  # the typed word -> the value
 
 
-def as_switch(value: Any) -> bool:
+def as_switch(value: object) -> bool:
     if str(value) not in SWITCH:
         raise WrongValue("on or off, or given without a value")
     return SWITCH[str(value)]
@@ -94,7 +95,7 @@ as_not_negative = number("a number of at least 0", lambda value: value >= 0)
 as_share = number(f"a number above 0 and at most 1{OFF}", lambda value: 0 < value <= 1)
 
 
-def as_seed(value: Any) -> int:
+def as_seed(value: object) -> int:
     """A seed. "random" stands for one that is drawn now."""
     return secrets.randbelow(10**9) if value == "random" else whole(0, more=", or random")(value)
 
@@ -110,21 +111,21 @@ def one_of(*names: str) -> Callable:
     return check
 
 
-def parts_of(value: Any, separator: str | None = None) -> Sequence:
+def parts_of(value: object, separator: str | None = None) -> Sequence:
     """The parts of a value with several; a text is split at the separator."""
     if isinstance(value, tuple | list):
         return value
     return str(value).split(separator) if separator else [value]
 
 
-def as_Ks(value: Any) -> int | str | tuple:
+def as_Ks(value: object) -> int | str | tuple:
     """K: a number or "auto"; for a staged drafter one for each level, as "16/4" or (16, 4), from the outermost in."""
     as_K = whole(1, 1024, ", or auto, or for a staged drafter one for each level, as 16/4")
     Ks = tuple(part if part == "auto" else as_K(part) for part in parts_of(value, "/") or [""])
     return Ks if len(Ks) > 1 else Ks[0]
 
 
-def as_widths(value: Any) -> tuple[int, ...]:
+def as_widths(value: object) -> tuple[int, ...]:
     """--tree 2,2,1: the number of children at each depth."""
     parts = parts_of(value, ",")
     are_sizes = all(re.fullmatch("[1-9][0-9]?", str(part)) for part in parts)
@@ -142,7 +143,7 @@ def n_nodes(sizes: Collection[int]) -> int:
 ALONE = ", a port of 127.0.0.1, as it answers this machine alone"
 
 
-def as_port(value: Any) -> int:
+def as_port(value: object) -> int:
     n = 8000 if value == "True" else whole(0, 65535, ALONE)(value)  # "True" without a value
     if 0 < n < 1024:
         raise WrongValue("a port from 1024 to 65535, or 0 for one that is free")
@@ -164,7 +165,7 @@ def with_escapes(text: str) -> str:
     return line.replace("\n", r"\n").replace("\t", r"\t")
 
 
-def as_typed(name: str, value: Any) -> str:
+def as_typed(name: str, value: object) -> str:
     """Return the text that is typed for a value: 8/2 for several K, 2,1 for a tree."""
     if name in ("stop", "prompt") and value is not None:
         return with_escapes(STOP.join(parts_of(value)))
