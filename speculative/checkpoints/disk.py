@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.support.errors import UserError
-from speculative.support.files import AnyPath, cache_home, naming, size_of
+from speculative.support.files import StrPath, cache_home, naming, size_of
 
 SAVE = "save the model as transformers does, as model.safetensors"
 # How files begin that are in the place of one that can be read, in lower case.
@@ -44,7 +44,7 @@ class MappedFile:
     state: FileState  # when it was opened
 
 
-def mapped(path: AnyPath) -> MappedFile:
+def mapped(path: StrPath) -> MappedFile:
     """Map a file into memory, to be read; some network disks cannot, so it is read. Raises UserError, OSError."""
     with naming(path), open(path, "rb") as f:
         state = state_of(f.fileno())
@@ -81,12 +81,12 @@ class FilesInUse:
                 raise UserError(f"{path}: written to while the model uses it: load the model once more")
 
 
-def bad_file(path: AnyPath, fault: str) -> UserError:
+def bad_file(path: StrPath, fault: str) -> UserError:
     """Return the UserError for a file that can be read and has the wrong content."""
     return UserError(f"{path}: {other_file(path) or fault}{how_it_comes_back(Path(path))}")
 
 
-def other_file(path: AnyPath) -> str:
+def other_file(path: StrPath) -> str:
     """Return the kind of a file that is in another one's place, by its first bytes, and a remedy; "" if unknown."""
     if size_of(path) == 0:
         return ""

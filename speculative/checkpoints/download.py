@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def download(url: str, path: str, sha256: str = "", size: int = 0) -> None:
             os.makedirs(folder, exist_ok=True)
             with locked(path, f"waiting for another program, which downloads {path} ..."):
                 if not os.path.isfile(path):  # the other program has not
-                    receive(session, url, f"{path}.part", size)
+                    receive(session.get, url, f"{path}.part", size)
                     finish(url, path, sha256)
     except (OSError, ValueError) as error:  # requests' are OSErrors; a ValueError comes of headers that make no sense
         cause = cause_of(error)
@@ -117,9 +117,9 @@ def new_session() -> Any:
     return session
 
 
-def receive(session: Any, url: str, part: str, size: int) -> None:
-    """Ask for the bytes that a file lacks, until it is complete. size: the bytes that it should have, or 0: then an
-    earlier run's are not used. Raises UserError, RequestException."""
+def receive(get: Callable, url: str, part: str, size: int) -> None:
+    """Ask for the bytes that a file lacks, until it is complete. get: a session's. size: the bytes that it should have,
+    or 0: then an earlier run's are not used. Raises UserError, RequestException."""
     import requests
 
     if os.path.lexists(part) and (not is_ours(part) or size_of(part) > size):  # a stranger's file, or another version's
@@ -129,30 +129,30 @@ def receive(session: Any, url: str, part: str, size: int) -> None:
     while n_received < length or not length:
         begin = n_received
         ranges = {"Range": f"bytes={begin}-"}
-        with session.get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
+        with get(url, headers=ranges, stream=True, timeout=TIMEOUT) as answer:
+            answer.raise_for_status()
             if answer.status_code != 206:  # the server sends all of it
                 begin = 0
             first_byte = re.match("bytes ([0-9]+)-", answer.headers.get("Content-Range", f"bytes {begin}-"))
             if begin and (first_byte is None or int(first_byte[1]) != begin):
                 raise UserError(f"{url} is not the file: the server sends other bytes than were asked for")
-            length = begin + n_bytes_of(answer)
+            length = begin + n_bytes_of(answer.url, answer.headers)
             if size not in (0, length):
                 raise UserError(f"{url} is not the file: it has {length:,} bytes, not {size:,}")
-            write(answer, part, begin, length)
+            write(answer.iter_content(CHUNK), part, begin, length)
         if size_of(part) <= n_received:
             raise requests.ConnectionError(f"it ends at byte {size_of(part):,} of {length:,}")
         n_received = size_of(part)
 
 
-def n_bytes_of(answer: Any) -> int:
-    """Return the bytes of an answer. Raises RequestException for a refusal, and UserError for a web page, such as a
-    captive portal's login page, and for an answer that does not tell its length."""
-    answer.raise_for_status()
-    if "text/html" in answer.headers.get("Content-Type", ""):
-        raise UserError(f"{answer.url} is a web page, not the file")
-    n_bytes = int(answer.headers.get("Content-Length", 0))
+def n_bytes_of(url: str, headers: Mapping[str, str]) -> int:
+    """Return the bytes of an answer with these headers. Raises UserError for a web page, such as a captive portal's
+    login page, and for an answer that does not tell its length."""
+    if "text/html" in headers.get("Content-Type", ""):
+        raise UserError(f"{url} is a web page, not the file")
+    n_bytes = int(headers.get("Content-Length", 0))
     if n_bytes < 1:
-        raise UserError(f"{answer.url} is not the file: its length is 0 or unknown")
+        raise UserError(f"{url} is not the file: its length is 0 or unknown")
     return n_bytes
 
 
@@ -162,7 +162,7 @@ def is_ours(part: str) -> bool:
     return stat.S_ISREG(about.st_mode) and about.st_nlink == 1
 
 
-def write(answer: Any, part: str, begin: int, length: int) -> None:
+def write(chunks: Iterable[bytes], part: str, begin: int, length: int) -> None:
     """Write the bytes of an answer to the file from `begin` on, as far as they come: its size says how much is
     missing."""
     import requests
@@ -170,7 +170,7 @@ def write(answer: Any, part: str, begin: int, length: int) -> None:
     bar = working(f"downloading {part}", length, "B", initial=begin, unit_scale=True)
     with bar as bar, open(part, "ab") as f, contextlib.suppress(requests.RequestException):
         f.truncate(begin)
-        for chunk in answer.iter_content(CHUNK):
+        for chunk in chunks:
             bar.update(f.write(chunk))
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import unicodedata
 from pathlib import PureWindowsPath
-from typing import Any
 
 from speculative.checkpoints import hub
 from speculative.checkpoints.official import RENAMED
@@ -15,7 +14,7 @@ ON_HUB = re.compile(f"{WORD}(/{WORD})?(@{WORD}(/{WORD})*)?")  # OWNER/NAME@REVIS
 MUST_BE = "124M, a folder of models_dir, a path that begins with . / or ~, or OWNER/NAME of the hub"
 
 
-def checked_path(value: Any) -> str:
+def checked_path(value: object) -> str:
     if not str(value):
         raise WrongValue("the name of a file or folder")
     return os.path.expanduser(str(value))
@@ -28,7 +27,7 @@ def is_path(model_size: str) -> bool:
     return "/" in model_size and os.path.exists(model_size)
 
 
-def checked_model_name(value: Any) -> str:
+def checked_model_name(value: object) -> str:
     """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
     if is_path(str(value)):
         return checked_path(value)

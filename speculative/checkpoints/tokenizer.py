@@ -7,7 +7,7 @@ tokens they add to the vocabulary in which order, is as in transformers 5: so ar
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from speculative.blog.encoder import CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
 from speculative.checkpoints.disk import bad_file, other_file
@@ -26,6 +26,9 @@ from speculative.support.errors import UserError, first_line
 from speculative.support.panics import without_panic
 from speculative.support.terminal import one_line
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 UNUSABLE = "cannot be used as a byte-level BPE"
 SAMPLE = "It's 12 days,\nor so!"
@@ -37,7 +40,7 @@ class LibraryEncoder(Encoder):
     Its vocabulary may lack bytes, which the library leaves out of a text: a line says so, once for each character.
     """
 
-    def __init__(self, path: str, tokenizer: Any, model: dict, n_vocab: int, ends: list[int]):
+    def __init__(self, path: str, tokenizer: "Tokenizer", model: dict, n_vocab: int, ends: list[int]):
         """path: of the file, for messages. model: the vocabulary and the merges. n_vocab: the model's. ends: the ids
         that end a text."""
         vocab = model["vocab"]
@@ -49,9 +52,10 @@ class LibraryEncoder(Encoder):
         self.id_to_bytes = dict.fromkeys(range(n_vocab), b"")
         for token, i in vocab.items():
             self.id_to_bytes[i] = to_bytes(token)
-        self.added = tokenizer.get_added_tokens_decoder().keys() & self.id_to_bytes.keys()
+        added = tokenizer.get_added_tokens_decoder()
+        self.added = added.keys() & self.id_to_bytes.keys()
         for i in self.added:
-            self.id_to_bytes[i] = tokenizer.id_to_token(i).encode()
+            self.id_to_bytes[i] = added[i].content.encode()
         pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
         self.merges = ranked(pairs, vocab)
         self.lacking = {byte for char, byte in CHAR_TO_BYTE.items() if char not in vocab}
@@ -123,14 +127,14 @@ def read_encoder(folder: str, n_vocab: int) -> LibraryEncoder:
         raise bad_file(path, f"{UNUSABLE} ({first_line(error)})") from None
 
 
-def check_bytes(encoder: LibraryEncoder, tokenizer: Any) -> None:
+def check_bytes(encoder: LibraryEncoder, tokenizer: "Tokenizer") -> None:
     ids = tokenizer.encode(SAMPLE, add_special_tokens=False).ids
     if encoder.decode(ids) != tokenizer.decode(ids, skip_special_tokens=False):
         raise ValueError("its tokens are not the bytes of a text")
 
 
-def make_tokenizer(files: TokenizerFiles, about: dict, model: dict, tokens: AddedTokens) -> Any:
-    """Return a tokenizers.Tokenizer as transformers makes it. about: a tokenizer.json."""
+def make_tokenizer(files: TokenizerFiles, about: dict, model: dict, tokens: AddedTokens) -> "Tokenizer":
+    """Return a Tokenizer as transformers makes it. about: a tokenizer.json."""
     from tokenizers import Tokenizer
 
     config = files.config
@@ -149,11 +153,11 @@ def with_gpt2s_parts(about: dict, add_prefix_space: bool) -> dict:
     """Return a tokenizer.json with the vocabulary and the merges of this one, and the parts of GPT-2's."""
     spaces = BYTE_LEVEL | {"add_prefix_space": add_prefix_space}
     model = {name: about["model"][name] for name in ("type", "vocab", "merges")}
-    parts = {"normalizer": None, "pre_tokenizer": spaces, "decoder": BYTE_LEVEL, "added_tokens": []}
+    parts: dict = {"normalizer": None, "pre_tokenizer": spaces, "decoder": BYTE_LEVEL, "added_tokens": []}
     return about | parts | {"model": model}
 
 
-def begin_with(tokenizer: Any, bos: str) -> None:
+def begin_with(tokenizer: "Tokenizer", bos: str) -> None:
     """Let each text begin with the token bos."""
     from tokenizers import processors
 

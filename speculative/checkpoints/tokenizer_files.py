@@ -3,10 +3,15 @@ number beside those that merges make: which are added, and which end a text."""
 
 import json
 import os
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from speculative.blog.encoder import END_OF_TEXT
 from speculative.checkpoints.config import read_object
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+Token = dict | str  # with its flags, or its text alone
 
 # The classes of tokenizer_class that are read here. The first one has a pre-tokenizer of its own and takes the
 # vocabulary, the merges and the post-processor alone from a tokenizer.json; the others take all of it.
@@ -76,10 +81,10 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class AddedTokens(NamedTuple):
-    """Tokens that no merge makes, as texts or as objects with flags."""
+    """Tokens that no merge makes."""
 
-    numbered: list  # in the order of their ids
-    named: dict  # {"eos_token": "</s>", ...}
+    numbered: list[Token]  # in the order of their ids
+    named: dict[str, Token]  # {"eos_token": "</s>", ...}
 
 
 def tokens_to_add(files: TokenizerFiles, in_file: list[dict]) -> AddedTokens:
@@ -111,12 +116,12 @@ def named_tokens(config: dict, added: dict) -> dict:
     return named | (extra if isinstance(extra, dict) else {text_of(token): token for token in extra})
 
 
-def text_of(token: Any) -> Any:
+def text_of(token: object) -> Any:
     """Return the text of a token, which some files store with its flags."""
     return token.get("content") if isinstance(token, dict) else token
 
 
-def end_tokens(files: TokenizerFiles, named: dict, tokenizer: Any, n_vocab: int) -> list[int]:
+def end_tokens(files: TokenizerFiles, named: dict, tokenizer: "Tokenizer", n_vocab: int) -> list[int]:
     """Return the ids of the tokens that end a text, those that the model and the tokenizer have: the one that the
     tokenizer names, and those of generation_config.json, else of config.json. <|endoftext|> ends it if they name
     none."""
@@ -134,7 +139,7 @@ def end_tokens(files: TokenizerFiles, named: dict, tokenizer: Any, n_vocab: int)
     return of_tokenizer + of_model or usable(tokenizer.token_to_id(END_OF_TEXT))
 
 
-def added_tokens(in_file: list, added: AddedTokens) -> list:
+def added_tokens(in_file: list[Token], added: AddedTokens) -> list["AddedToken"]:
     """Return the tokens that are added to those in the file, as the library takes them: the numbered ones, then the
     named ones that neither has."""
     named = added.named
@@ -148,8 +153,8 @@ def added_tokens(in_file: list, added: AddedTokens) -> list:
     return [added_token(token, text_of(token) in special) for token in tokens]
 
 
-def added_token(token: Any, is_special: bool) -> Any:
-    """Return a token, a text or an object with flags, as the library takes it."""
+def added_token(token: Token, is_special: bool) -> "AddedToken":
+    """Return a token as the library takes it."""
     from tokenizers import AddedToken
 
     flags = {}

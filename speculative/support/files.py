@@ -13,7 +13,7 @@ from typing import BinaryIO
 from speculative.support.errors import UserError
 from speculative.support.terminal import ESCAPED, one_line
 
-AnyPath = str | os.PathLike
+StrPath = str | os.PathLike
 STANDARD_OUTPUT = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}  # its names
 PACKAGE = Path(__file__).parents[1]
 BESIDE = ("main.py", "gpt2.py", "encoder.py", "utils.py", "README.md")  # the package, in a checkout
@@ -34,7 +34,7 @@ def bytes_in_words(n_bytes: int) -> str:
 
 
 @contextlib.contextmanager
-def naming(path: AnyPath) -> Iterator:
+def naming(path: StrPath) -> Iterator:
     """Add the file's name to an OSError: that of a read, a write or a map does not have it."""
     try:
         yield
@@ -44,7 +44,7 @@ def naming(path: AnyPath) -> Iterator:
 
 
 @contextlib.contextmanager
-def replacing(path: AnyPath) -> Iterator[str]:
+def replacing(path: StrPath) -> Iterator[str]:
     """Give a path to write to; at the end that file takes the place of the file `path`, all at once.
 
     If the body of the `with` fails, nothing is left. A link named `path` is replaced, not followed: a model's folder
@@ -128,7 +128,7 @@ def as_json(content: dict, indent: int | None = None) -> str:
     return text.translate(ESCAPED) + "\n"
 
 
-def size_of(path: AnyPath) -> int:
+def size_of(path: StrPath) -> int:
     """Return the bytes of a file, 0 if it does not exist."""
     return os.path.getsize(path) if os.path.isfile(path) else 0
 

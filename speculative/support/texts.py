@@ -87,7 +87,7 @@ def parsed(text: str) -> Any:
     return None
 
 
-def prompt_of(value: Any, name: str) -> str:
+def prompt_of(value: object, name: str) -> str:
     """Return the prompt of a value that a JSON file holds. name: for the error. Raises UserError."""
     prompt = value.get("prompt") if isinstance(value, dict) else None
     if prompt and isinstance(prompt, str):

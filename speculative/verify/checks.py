@@ -14,7 +14,6 @@ All but the first are in sampled.py.
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ NOT_COVERED = (
 )
 
 
-def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, what_runs: str = "", **limits: Any) -> None:
+def verify(session: Session, prompt: str, others: Sequence[str] = PROMPTS, what_runs: str = "", **limits: int) -> None:
     """Print each check of this prompt and the others when it is done, then a summary. Exit status 1 if one fails.
 
     what_runs: the engine and the models, in words. limits: those of check_sampled. Raises UserError.
