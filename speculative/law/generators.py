@@ -1,6 +1,7 @@
 """Generators whose random numbers are unknown, in the place of NumPy's and Python's. (PyTorch's: pytorch/)"""
 
 import copy
+import os
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -235,7 +236,8 @@ class UnknownRandomState(UnknownGenerator):
 
 class UnknownPythonRandom(UnknownGenerator):
     family = "Random"
-    randrange = UnknownGenerator.integers
+    randrange = _randbelow = UnknownGenerator.integers  # secrets calls it so
+    randbytes = staticmethod(os.urandom)  # names and keys: bytes cannot be unknown
     getstate = UnknownRandomState.get_state
     setstate = UnknownRandomState.set_state
     __copy__ = copy.deepcopy  # NumPy's generators share their numbers with a shallow copy, Python's do not

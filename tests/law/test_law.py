@@ -212,6 +212,9 @@ import copy
 import math
 import pickle
 import random
+import secrets
+import time
+import uuid
 from random import random as from_random
 
 import numpy as np
@@ -319,6 +322,8 @@ OTHER_MISTAKES = [
     ("used again to draw the replacement", f"u = {U}", "u = OF_A_MODULE.random()", f"sample({REST})", f"copy.deepcopy(OF_A_MODULE_BEFORE).choice(len(p[i]), p={REST})", "            u = ", "            OF_A_MODULE_BEFORE = copy.deepcopy(OF_A_MODULE)\n            u = "),
     ("used again to draw the replacement", f"u = {U}", "state = random.getstate()\n            u = random.random()", f"sample({REST})", f"random.setstate(state) or random.choices(range(len(p[i])), weights={REST})[0]"),
     (None, f"u = {U}", "u = random.randrange(10_000) / 10_000"),
+    (None, f"u = {U}", "u = secrets.randbelow(100) / 100"),
+    (TWICE, f"u = {U}", "u = np.random.default_rng(int(time.time()) // 10**6).random()"),
     (None, f"u = {U}", "u = np.random.randint(1, 1001) / 1000"),
     (None, CHOICE, "int(np.argmax(np.cumsum(p) > np.random.uniform(0.05, 1)))"),
     (None, CHOICE, "int(np.argmax(np.log(p) + 0.9 * np.random.gumbel(size=len(p))))"),
@@ -439,6 +444,10 @@ IN_OTHER_STYLES = [
     (U, "np.random.ranf()"),
     (U, "np.random.random(3).astype(np.float32)[0]"),
     (U, "random.getrandbits(53) / 2**53"),
+    (U, "secrets.randbelow(10**9) / 10**9"),
+    (U, "(time.time(), uuid.uuid4(), secrets.SystemRandom().random())[2]"),
+    (U, "random.Random(time.time_ns()).random()"),
+    (U, "np.random.default_rng(secrets.randbits(128)).random()"),
     (U, "float(OF_A_MODULE.integers(10**9, size=2)[1] / 10**9)"),
     (U, "(pickle.loads(pickle.dumps(OF_A_MODULE)), OF_A_MODULE.random())[1]"),
     (CHOICE, "np.argmax(np.random.multinomial(1, p, 1)[0])"),
@@ -517,6 +526,29 @@ def test_a_class_is_called_and_its_objects_decode(few_cases):
             return sampling.sample(p, self.rng)
 
     assert speculative.law(Drawer).lossless
+
+
+RAISES = [
+    # (what is left out, and why; what stands in the loop, what stands there)
+    ("N = 1", "ZeroDivisionError: division by zero", BEGIN, "    rate = 1 / (N - 1)\n    x, T"),
+    ("K = 1", "AssertionError", BEGIN, "    assert K > 1\n    x, T"),
+    ("a vocabulary of 2", "IndexError: ", "    return np.random.choice(", "    p[2]\n    return np.random.choice("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("out", "error", "old", "new"), RAISES)
+def test_the_lengths_in_which_a_function_raises_are_left_out(few_cases, out, error, old, new):
+    verdict = speculative.law(in_the_blogs_form(old, new))
+    assert verdict.lossless, str(verdict)
+    assert re.search(rf"\nLeft out: {out} \(.*line \d+: {error}", verdict.words)
+    assert speculative.law(in_the_blogs_form(old, new, REST, "q[i]")).lossless is False
+
+
+def test_an_error_that_no_length_explains_is_told(monkeypatch):
+    monkeypatch.setattr(following, "CASES", CASES[:8])  # of the same lengths
+    monkeypatch.setattr(drawn, "CASES", CASES[:8])
+    with pytest.raises(UserError, match="AssertionError"):
+        speculative.law(in_the_blogs_form(WINDOW, "        assert q[0].max() > 0.7\n        for i, j"))
 
 
 def test_what_cannot_be_followed_in_its_own_way_is_not_judged_by_another(few_cases, monkeypatch):
@@ -723,7 +755,8 @@ def test_the_end_of_the_process_is_no_error_of_its_code():
 
 DRAWER = """
 import math
-import secrets
+import os
+import uuid
 import numpy as np
 
 def drawn(p):
@@ -741,11 +774,15 @@ def number():
 NORMAL = "(1 + math.erf(np.random.normal() / math.sqrt(2))) / 2"
 DRAWN = [
     # (the expression of a number from 0 to 1, whether it is right, what is said)
-    ("secrets.randbelow(2**53) / 2**53", True, "some of its random numbers are not from NumPy, Python or PyTorch"),
-    (NORMAL, True, "mine.py, line 16: normal() cannot be followed"),
+    ("int.from_bytes(os.urandom(6), 'big') / 2**48", True, "not from NumPy, Python or PyTorch: os.urandom, line 17"),
+    (NORMAL, True, "mine.py, line 17: normal() cannot be followed"),
     ("float.__mul__(1.0, float(np.float64(np.random.random())))", True, "a random number as a float"),
-    ("np.random.default_rng(5).normal() % 1", False, "line 16: normal() cannot be followed"),
-    ("secrets.randbelow(2**53) / 2**54", False, "some of its random numbers are not from"),
+    ("np.random.default_rng(5).normal() % 1", False, "line 17: normal() cannot be followed"),
+    (
+        "uuid.uuid4().int % 2**50 / 2**51",
+        False,
+        "some of its random numbers are not from NumPy, Python or PyTorch: uuid",
+    ),
 ]
 
 

@@ -14,8 +14,9 @@ from speculative.law.forks import WALK
 from speculative.law.paths import distance
 from speculative.law.samplers.cases import CASES, Case, interleaved
 from speculative.law.samplers.guard import Progress, program_of, stand_ins_in
-from speculative.law.samplers.sampler import Sampler
+from speculative.law.samplers.sampler import Sampler, Trial, left_out
 from speculative.law.samplers.stand_ins import SaltedStandIns
+from speculative.support.errors import UserError
 
 SIGMAS = 5  # of the statistic, which chance passes once in 3 million
 POWER = 1.96  # standard deviations by which a loss passes that 39 times out of 40: so twice 19 times out of 20
@@ -32,10 +33,11 @@ class Draws:
 
     def __init__(self, decode: Callable, cases: list[Case], stand_ins: SaltedStandIns):
         self.decode = decode
-        self.cases = cases
+        self.cases = [*cases]
         self.stand_ins = stand_ins
         self.counts: dict = {case: Counter() for case in cases}  # of the texts
         self.n_texts = 0  # of each case
+        self.raised: dict[Case, UserError] = {}  # by the sampler: these are not drawn any more
         self.wrong_case: Case | None = None
 
     def draw(self, case: Case, n: int) -> None:
@@ -49,8 +51,13 @@ class Draws:
     def draw_portion(self) -> None:
         """Draw PORTION more texts of each case."""
         self.n_texts += PORTION
-        for case in self.cases:
-            self.draw(case, PORTION)
+        for case in [*self.cases]:
+            try:
+                self.draw(case, PORTION)
+            except UserError as error:
+                self.raised[case] = error
+                self.cases.remove(case)
+                del self.counts[case]
 
     def draw_all(self, progress: Progress) -> None:
         """Draw as many texts as there is time for."""
@@ -59,11 +66,12 @@ class Draws:
             self.draw_portion()
             progress.show(f"drawing texts: {self.n_texts:,} of each of {len(self.cases)} cases")
 
-    def find_wrong(self) -> None:
-        """Find the smallest case whose texts do not follow the law. Constant texts tell nothing."""
+    def find_wrong(self) -> Case | None:
+        """Find the smallest case whose texts do not follow the law, if one does not. Constant texts tell nothing."""
         if not self.are_constant():
             growing = sorted(self.cases, key=Case.size)
             self.wrong_case = next(filter(self.differs_twice, growing), None)
+        return self.wrong_case
 
     def are_constant(self) -> bool:
         """Whether each case that should have several texts has one, as from a fixed seed."""
@@ -100,17 +108,19 @@ def draw_texts(function: Callable, sampler: Sampler) -> Draws:
     cases = [case for case in interleaved(CASES) if case.number < N_CASES and case.n_vocab < 64]
     stand_ins = SaltedStandIns()
 
-    def distance_in_few(decode):
-        """The largest distance of the first cases from the target's laws, 0 for those that chance explains."""
+    def trial_in_few(decode):
+        """How a decoder does in the first cases: distances that chance explains are 0."""
         few = Draws(decode, cases[:N_FEW], stand_ins)
         few.draw_portion()
-        return max(map(few.distance, filter(few.differs, few.cases)), default=0.0)
+        distances = [few.distance(case) if few.differs(case) else 0.0 for case in few.cases]
+        return Trial(distances, [*few.raised.values()])
 
     with Progress() as progress, stand_ins_in(function, stand_ins):
-        sampler.choose_decoder(distance_in_few)
+        sampler.choose_decoder(trial_in_few)
         draws = Draws(sampler.decode, cases, stand_ins)
         draws.draw_all(progress)
-        draws.find_wrong()
+        if not draws.find_wrong():
+            sampler.left_out |= left_out(draws.raised, draws.cases)
     return draws
 
 

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from speculative.law.forks import WALK
+from speculative.law.forks import WALK, NotFollowed
 from speculative.law.paths import EXACT, NotRepeatable, TooManyPaths, distance
 from speculative.law.samplers.cases import CASES, Case, interleaved
 from speculative.law.samplers.guard import MOST_PATHS, Progress, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import cause_of
-from speculative.law.samplers.sampler import Sampler
+from speculative.law.samplers.places import is_file_of_library
+from speculative.law.samplers.sampler import Sampler, Trial, left_out
+from speculative.law.samplers.stand_ins import OF_THE_SYSTEM, UnknownStandIns
 from speculative.support.errors import UserError
 
 MOST_NODES = 80_000  # random numbers and calls of models, in all cases
@@ -24,6 +26,7 @@ class Findings:
     sampler: Sampler
     laws: dict[Case, dict] = field(default_factory=dict)
     distances: dict[Case, float] = field(default_factory=dict)  # from the target's laws
+    raised: dict[Case, UserError] = field(default_factory=dict)  # by the sampler
     cause: str | None = None
     not_followed: str = ""  # why its random numbers cannot be
 
@@ -32,13 +35,16 @@ class Findings:
         """Those whose law is not the target's, in the order of LINES."""
         return [case for case in CASES if self.distances.get(case, 0) > EXACT]
 
-    def leaves_out(self, case: Case) -> bool:
-        """Whether the sampler cannot do with the case's vocabulary."""
-        return vocabulary(case) in self.sampler.left_out
+    @property
+    def ran(self) -> list[Case]:
+        """The cases in which the function was called, and returned. Our loop calls no rule for N = 1, if it does not do
+        without a draft."""
+        has_windows = "windows without a draft" not in self.sampler.left_out
+        return [case for case in self.laws if case.N > 1 or has_windows]
 
     def not_tried(self) -> str:
         """A line about the cases that there was no time for, "" if there are none."""
-        n_cases = sum(case not in self.laws and not self.leaves_out(case) for case in CASES)
+        n_cases = sum(case not in self.laws and case not in self.raised for case in CASES)
         if not n_cases:
             return ""
         return (
@@ -50,26 +56,41 @@ class Findings:
 def follow(function: Callable) -> Findings:
     """Follow every path of the cases. Raises UserError if the parameters are none of FORMS."""
     findings = Findings(Sampler(function))
+    stand_ins = UnknownStandIns()
     try:
-        with Progress() as progress, stand_ins_in(function):
-            findings.sampler.choose_decoder(distance_in_first_cases)
+        with Progress() as progress, stand_ins_in(function, stand_ins):
+            findings.sampler.choose_decoder(trial_in_first_cases)
             follow_cases(findings, progress)
-            if findings.wrong:
+            if not findings.wrong:
+                findings.sampler.left_out |= left_out(findings.raised, findings.ran)
+            else:
                 findings.cause = cause_of(findings.sampler.decode, findings.laws, findings.wrong)
     except UserError as error:
         # Also an error of its own code: what it does with an unknown number may be right for a real one. If it is not,
         # the error comes again where texts are drawn.
         findings.not_followed = str(error)
+        own = [asked for asked in stand_ins.asked if not is_file_of_library(asked.file)]
+        if isinstance(error, NotRepeatable) and own:
+            asked = min(own, key=lambda asked: [*OF_THE_SYSTEM].index(asked.name))
+            findings.not_followed += f": {asked.name}, line {asked.line}"
     return findings
 
 
-def distance_in_first_cases(decode: Callable) -> float:
-    """The largest distance of the first cases from the target's laws. Raises UserError."""
-    distances = [0.0]
+def trial_in_first_cases(decode: Callable) -> Trial:
+    """How a decoder does in the first cases. Raises NotFollowed."""
+    trial = Trial([], [])
     for case in interleaved(CASES)[:N_FIRST]:
-        with contextlib.suppress(TooManyPaths):
-            distances.append(distance(law_of_texts(decode, case), case.law()))
-    return max(distances)
+        try:
+            law = law_of_texts(decode, case)
+            if law.keys() != {()}:  # else nothing could be drawn, whichever way it went: it did not run
+                trial.distances.append(distance(law, case.law()))
+        except TooManyPaths:
+            trial.distances.append(0.0)
+        except NotFollowed:
+            raise
+        except UserError as error:
+            trial.errors.append(error)
+    return trial
 
 
 def follow_cases(findings: Findings, progress: Progress) -> None:
@@ -81,17 +102,17 @@ def follow_cases(findings: Findings, progress: Progress) -> None:
             f"following every path: {len(findings.laws)} of {len(CASES)} cases, {len(findings.wrong)} of them wrong"
         )
         is_over_budget = WALK.n_nodes - n_before > MOST_NODES
-        if (is_over_budget and case.line in lines_tried) or findings.leaves_out(case):
+        if is_over_budget and case.line in lines_tried:
             continue
         lines_tried.add(case.line)  # also if it has too many paths: the next one of the line has more texts
         with contextlib.suppress(TooManyPaths):
             follow_case(case, findings)
-    if not findings.laws:
+    if not findings.laws and not findings.raised:
         raise UserError(f"each case has more than {MOST_PATHS:,} paths")
 
 
 def follow_case(case: Case, findings: Findings) -> None:
-    """Add the law of a case, or leave out its vocabulary. Raises UserError."""
+    """Add the law of a case, or the error that the sampler raises in it. Raises TooManyPaths and NotRepeatable."""
     # Once a case is wrong, so is the sampler: the cases after it are there for the cause, which quick ones tell too.
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS
     enumerate_law = partial(law_of_texts, findings.sampler.decode, case, most_paths)
@@ -103,9 +124,7 @@ def follow_case(case: Case, findings: Findings) -> None:
     except (NotRepeatable, TooManyPaths):
         raise
     except UserError as error:
-        if not may_leave_out(case, findings):
-            raise
-        findings.sampler.left_out[vocabulary(case)] = str(error)
+        findings.raised[case] = error
         return
     findings.laws[case] = own_law
     findings.distances[case] = from_target
@@ -119,16 +138,3 @@ def check_repeats(law: dict, enumerate_law: Callable) -> None:
     """
     if distance(law, enumerate_law()) > EXACT:
         raise NotRepeatable
-
-
-def may_leave_out(case: Case, findings: Findings) -> bool:
-    """Whether the verdict can do without this case's vocabulary, as the function may be written for another.
-
-    If a case is wrong, the verdict is known. Else 3 tokens cannot be left out, because half of all cases have 3.
-    """
-    is_right_elsewhere = findings.laws and case.n_vocab != 3
-    return bool(findings.wrong or is_right_elsewhere)
-
-
-def vocabulary(case: Case) -> str:
-    return f"a vocabulary of {case.n_vocab}"

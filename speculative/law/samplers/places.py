@@ -4,7 +4,7 @@ A function gets its random numbers from somewhere: from np.random, a generator a
 a default argument, an attribute, or a name that it has imported. Stand-ins are put in the place of all these, in two
 regions and nowhere else:
 
-- in the modules np.random, random, math and jax.random themselves, where everybody finds them by name;
+- in the modules np.random, random, secrets, math, jax.random and others, where everybody finds them by name;
 - in what is reachable from the function without passing through a library: the modules that its authors wrote, and
   the closures, defaults, lists, dicts, classes and attributes there. What a library holds keeps its own (tempfile
   draws the names of files, for instance: they have to be strings).
@@ -22,7 +22,10 @@ import gc
 import math
 import os
 import random
+import secrets
 import sys
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from itertools import chain
@@ -35,7 +38,7 @@ import numpy as np
 from speculative.law.samplers.stand_ins import StandIns, jax_random
 
 HERE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep  # this package
-PARTS = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", HERE)  # of the paths of libraries' files
+PARTS = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", ".pyx", HERE)  # of the paths of libraries' files
 
 
 def is_file_of_library(path: str) -> bool:
@@ -110,8 +113,8 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
-    """Put the stand-ins in their places, in np.random, random and math and in what the function reaches."""
-    modules = [np.random, random, math, jax_random()]
+    """Put the stand-ins in their places, in these modules and in what the function reaches."""
+    modules = [np.random, random, secrets, math, os, time, uuid, jax_random()]
     imports = Imports(modules)
     with contextlib.ExitStack() as stack:
         for holder in chain(map(vars, modules), reached_from(function)):

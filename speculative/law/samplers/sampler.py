@@ -4,11 +4,14 @@ Some forms leave open what the models take and return: each possibility is a dec
 used.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import NamedTuple
 
 from speculative.law.forks import NotFollowed
 from speculative.law.paths import EXACT
+from speculative.law.samplers.cases import Case
 from speculative.law.samplers.decoders import (
     AsBlogs,
     as_hugging_face,
@@ -48,30 +51,74 @@ class Sampler:
         self.decoders = decoders_of(Function(function), self.left_out)
         self.decode = self.decoders[0]
 
-    def choose_decoder(self, distance_of: Callable) -> None:
-        """Choose one of the decoders. distance_of(decode) is at most EXACT if the decoder is right, else above it.
+    def choose_decoder(self, trial_of: Callable) -> None:
+        """Choose one of the decoders. trial_of(decode) -> its Trial in the first cases.
 
-        - One is right: take the first that is.
+        - One is right: take the first that is; one that is right only in some cases, as others raise an error, comes
+          after those that ran in all.
         - None is right, but one was not followed before any that ran: that may be the right one. Raise its error.
         - Else take the least wrong one of those that ran. If none ran, raise the first error.
         """
-        distances = {}
+        ran: dict[Callable, Trial] = {}
+        failed: dict[Callable, Trial] = {}
         not_followed = []
-        errors = []
         for decode in self.decoders:
             try:
-                distances[decode] = distance_of(decode)
-                if distances[decode] <= EXACT:
-                    break
+                trial = trial_of(decode)
             except NotFollowed as error:
-                if not distances:  # the function takes what a decoder gives it, if that could be followed
+                if not ran:  # the function takes what a decoder gives it, if that could be followed
                     not_followed.append(error)
-            except UserError as error:
-                errors.append(error)
-        best = min(distances, key=distances.__getitem__, default=None)
-        if best is None or (not_followed and distances[best] > EXACT):
-            raise (not_followed or errors)[0]
+                continue
+            (ran if trial.distances else failed)[decode] = trial
+            if trial.is_right() and not trial.errors:
+                break
+        best = min(ran, key=lambda decode: ran[decode].rank(), default=None)
+        if not_followed and not (best and ran[best].is_right()):
+            raise not_followed[0]
+        if best is None:
+            best, trial = next(iter(failed.items()))
+            if trial.errors:
+                raise trial.errors[0]
         self.decode = best
+
+
+class Trial(NamedTuple):
+    """How a decoder did in the first cases."""
+
+    distances: list[float]  # from the target's laws, of the cases that ran
+    errors: list[UserError]  # of those that did not
+
+    def is_right(self) -> bool:
+        """Whether it is, wherever it ran."""
+        return bool(self.distances) and max(self.distances) <= EXACT
+
+    def rank(self) -> tuple[bool, bool, float]:
+        """The least is the best."""
+        return not self.is_right(), bool(self.errors), max(self.distances)
+
+
+LENGTHS_OF_CASES = {"n_vocab": "a vocabulary of {}", "N": "N = {}", "K": "K = {}"}
+
+
+def left_out(raised: dict[Case, UserError], ran: Collection[Case]) -> dict[str, str]:
+    """What a sampler cannot do, and why: the lengths that only the cases have in which it raised an error. Raises the
+    first error that no length explains. A vocabulary of 3 cannot be left out, because half of all cases have it.
+    """
+    unexplained = dict(raised)
+    reasons = {}
+    while unexplained:
+        lengths = Counter((name, getattr(case, name)) for case in unexplained for name in LENGTHS_OF_CASES)
+        for case in ran:
+            for name in LENGTHS_OF_CASES:
+                lengths.pop((name, getattr(case, name)), None)
+        if not lengths or not any(case.n_vocab == 3 for case in ran):
+            raise next(iter(unexplained.values()))
+        name, value = max(lengths, key=lengths.__getitem__)
+        cases = [case for case in unexplained if getattr(case, name) == value]
+        _, _, reasons[LENGTHS_OF_CASES[name].format(value)] = str(unexplained[cases[0]]).rpartition(".py, ")
+        for case in cases:
+            del unexplained[case]
+    return reasons
 
 
 def decoders_of(function: Function, left_out: dict) -> list:

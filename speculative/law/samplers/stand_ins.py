@@ -4,14 +4,17 @@ NumPy's and Python's generators are written in C and cannot be told to give unkn
 random numbers, a generator, its class or its method, has a stand-in. places.py says where it is put.
 """
 
+import os
 import pickle
 import random
 import sys
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import BuiltinMethodType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 from zlib import crc32
 
@@ -21,6 +24,23 @@ from speculative.law.generators import OF_TYPES, UnknownGenerator, unfollowed
 from speculative.law.unknown import MATH, Float
 
 SYSTEM = random.SystemRandom  # which has no state
+
+
+OF_THE_SYSTEM: dict[str, Callable] = {  # other in each call, from the likeliest random number to the least likely
+    "os.urandom": os.urandom,
+    "uuid.uuid4": uuid.uuid4,
+    "uuid.uuid1": uuid.uuid1,
+    "time.time_ns": time.time_ns,
+    "time.time": time.time,
+}
+
+
+class Asked(NamedTuple):
+    """A call of one of these."""
+
+    name: str
+    file: str
+    line: int
 
 
 class StandIns(ABC):
@@ -53,6 +73,9 @@ class UnknownStandIns(StandIns):
 
     def __init__(self) -> None:
         super().__init__(OF_TYPES | MATH | {np.random.default_rng: UnknownGenerator, float: Float})
+        self.asked: dict[Asked, None] = {}  # in the order of the first calls
+        for name, function in OF_THE_SYSTEM.items():
+            self.add(function, self.noted(name, function))
         for name, thing in vars(jax_random()).items():
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))
@@ -70,6 +93,16 @@ class UnknownStandIns(StandIns):
             generator = self.of(thing.__self__)
             self.add(thing, getattr(generator, thing.__name__))
         return super().of(thing)
+
+    def noted(self, name: str, function: Callable) -> Callable:
+        """The function, whose calls are noted: what it returns cannot be followed, and may be a name or a time."""
+
+        def ask(*args, **named):
+            frame = sys._getframe(1)
+            self.asked[Asked(name, frame.f_code.co_filename, frame.f_lineno)] = None
+            return function(*args, **named)
+
+        return ask
 
     def in_torch(self) -> AbstractContextManager:
         from speculative.law.pytorch import unknown_tensors

@@ -72,7 +72,7 @@ def counterexample(case: Case, law: dict) -> str:
     )
 
 
-def drawn_in_words(draws: Draws, reason: str) -> str:
+def drawn_in_words(draws: Draws, left_out: dict, reason: str) -> str:
     """What was seen in texts that were drawn, and why they were."""
     why = f"Its random numbers cannot be followed: {reason}."
     if draws.wrong_case:
@@ -82,7 +82,7 @@ def drawn_in_words(draws: Draws, reason: str) -> str:
         return f"Cannot tell: it returned the same texts {draws.n_texts:,} times, as from a fixed seed. {why}"
     return (
         f"No loss seen in {draws.n_texts:,} texts of each of {len(draws.cases)} cases: a loss above "
-        f"{draws.least():.1%} would most likely have shown. {why}\n{coverage(draws.cases, {})}"
+        f"{draws.least():.1%} would most likely have shown. {why}\n{coverage(draws.cases, left_out)}"
     )
 
 
@@ -130,7 +130,7 @@ def case_to_show(findings: Findings) -> Case:
 def drawn_verdict(function: Callable, findings: Findings) -> Verdict:
     """The verdict on texts that are drawn. Raises UserError with the error that the function raises then, too."""
     draws = draw_texts(function, findings.sampler)
-    words = drawn_in_words(draws, findings.not_followed)
+    words = drawn_in_words(draws, findings.sampler.left_out, findings.not_followed)
     if not draws.wrong_case:
         return Verdict(None, draws.least(), None, None, words)
     return Verdict(False, draws.distance(draws.wrong_case), draws.wrong_case, None, words)
