@@ -7,7 +7,7 @@ Who raises an error, who catches it, and what follows:
     NotRepeatable     law_of, check_repeats             as NotFollowed: it is one of these
     NotFollowed       unknown numbers; as_user_errors,  choose_decoder: another decoder may be right;
                       for each UserError of ours        else follow: texts are drawn
-    UserError         as_user_errors, for each error    choose_decoder: the next decoder; left_out: the cases of a length
+    UserError         as_user_errors, for each error    choose_decoder: the next decoder; left_out: cases of a length
                       of somebody's code                are; else follow: texts are drawn, and law raises it there
     Ctrl-C, SIGTERM   the system                        nobody here: the process ends
 """
