@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.report.advice import advice
-from speculative.report.doubt import disturbance
+from speculative.report.doubt import MIN_ITERATIONS, disturbance
 from speculative.report.record import Model, RunRecord
 from speculative.report.words import duration, functions_used, listed, percent, rate_text
 from speculative.run.options import ModelOptions
@@ -20,7 +20,7 @@ from speculative.support.terminal import one_line
 CAME, WHY = "what came", "why it came so"
 RESULT, REASONS = "below the headline", "the reasons"
 FEW = 5  # tokens of a run whose ending is brief
-NOT_BRIEF = ("time", "account", "advice")  # kinds of lines that a brief ending leaves out
+NOT_BRIEF = ("time", "account", "advice", "pack")  # kinds of lines that a brief ending leaves out
 ROLES = {"target": "Target", "draft": "draft"}  # in a sentence; the others are copies of the target
 
 
@@ -48,6 +48,8 @@ def lines(record: RunRecord, *wanted: str) -> list[Line]:
         if not is_left_out and (name in wanted or kind.on_screen in wanted or kind.on_page in wanted):
             said = kind.say(record) or []
             texts = [said] if isinstance(said, str) else said
+            if is_brief and texts:
+                texts = [" ".join(texts)]
             result += [Line(name, one_line(text)) for text in texts]
     return result
 
@@ -182,6 +184,8 @@ def account_line(record: RunRecord) -> str | None:
     f = record.figures
     if not f or not f.drafted or not f.t_target or f.doubt:
         return None
+    if f.iterations < MIN_ITERATIONS and disturbance(f):  # a few such calls need not agree with the sum of all
+        return None
     n, nodes = ("n", " for n nodes") if f.tree else ("K", "")
     windows = f.mean_K  # no whole number if windows were cut short at the end
     mean = "" if windows.is_integer() else f" (mean {n} = {windows:.2f})"
@@ -234,17 +238,15 @@ def notes(record: RunRecord) -> list[str]:
     """Return the notes that a reader of the figures needs."""
     f = record.figures
     notes = []
-    by_reason: dict[str, list[str]] = {}  # {reason: the models that are stand-ins for it}
-    for model in record.models:
-        if model.stand_in and model.size in MODEL_SIZES and model.size not in by_reason.get(model.stand_in, []):
-            by_reason.setdefault(model.stand_in, []).append(model.size)
-        elif model.stand_in and model.size not in MODEL_SIZES:
-            notes.append(f"{model.size} {model.stand_in.removeprefix('it ')}")
-    for reason, sizes in by_reason.items():
-        what = "is a stand-in for the official model" if len(sizes) == 1 else "are stand-ins for the official models"
-        notes.append(f"{listed(sizes)} {what}: {reason}")
+    stand_ins = {model.size: model.stand_in for model in record.models if model.stand_in}
+    official = [size for size in stand_ins if size in MODEL_SIZES]
+    if official:
+        what = "is a stand-in for the official model" if len(official) == 1 else "are stand-ins for the official models"
+        reasons = dict.fromkeys(stand_ins[size] for size in official)
+        notes.append(f"{listed(official)} {what}: {'; '.join(reasons)}")
+    notes += [f"{size} {stand_ins[size].removeprefix('it ')}" for size in stand_ins if size not in official]
     disturbed = f and disturbance(f)
-    if disturbed and not f.doubt and not f.withheld:
+    if disturbed and not f.doubt and f.withheld != disturbed:
         notes.append(disturbed)
     if record.timed and record.options.temperature > 0:
         notes.append("--K auto depends on measured times, so the same seed may give another text next time")

@@ -27,7 +27,7 @@ from speculative.report import measuring
 from speculative.report.advice import advice, without_wrong
 from speculative.report.document import from_json, to_json
 from speculative.report.doubt import NOISE, reason_to_doubt
-from speculative.report.ending import CAME, WHY, lines
+from speculative.report.ending import CAME, WHY, lines, texts_of
 from speculative.report.figures import figures
 from speculative.report.measuring import Measured, measure
 from speculative.report.observe import BLOG_TEXT, first_unlike_the_blogs, line_of_session
@@ -453,6 +453,23 @@ def test_the_lines_about_the_texts(run, changes, temperature, differ, both, text
         record = replace(record, autoregressive=None, figures=replace(run.figures, speedup=None))
     assert (text_of(record, "texts"), text_of(record, "law")) == (texts, law)
     assert (blog or "None") in str(text_of(record, "blog"))
+
+
+STAND_INS = [  # the stand-ins of target and draft, what they are -> the note
+    ({"1558M": "it is a", "124M": "it is b"}, "1558M and 124M are stand-ins for the official models: it is a; it is b"),
+    ({"1558M": "random", "124M": "random"}, "1558M and 124M are stand-ins for the official models: random"),
+    ({"355M": "random", "124M": None}, "355M is a stand-in for the official model: random"),
+    ({"padded-target": "it computes what a does", "124M": None}, "padded-target computes what a does"),
+]
+
+
+@pytest.mark.parametrize(("stand_ins", "note"), STAND_INS)
+def test_stand_ins_are_named_once(run, stand_ins, note):
+    """A copy of the target has the target's name."""
+    both = zip(run.models, stand_ins.items(), strict=True)
+    target, draft = [replace(model, size=size, stand_in=stand_in) for model, (size, stand_in) in both]
+    record = replace(run, models=[target, draft, replace(target, role="int8")], figures=None)
+    assert texts_of(record, "note") == [f"Note: {note}."]
 
 
 PRINTED = {

@@ -1,14 +1,16 @@
 """Each option changes the run of main.py: what is printed and written with it, beside the same run without it."""
 
 import re
+from itertools import count
 from typing import NamedTuple
 
 import pytest
 
 from speculative.checkpoints import folder
 from speculative.cli import modes, outcome
+from speculative.report import turns
 from speculative.run import load
-from speculative.run.options import FIELDS
+from speculative.run.options import DEMO, FIELDS
 
 
 class Row(NamedTuple):
@@ -131,10 +133,14 @@ def test_every_option_has_such_a_row():
     assert {*FIELDS} == {row.option for row in ROWS}
 
 
-def test_the_ending_of_a_few_tokens_has_five_lines_at_most(command, monkeypatch):
+@pytest.mark.parametrize("waited", [0.0, 9.0])  # seconds of each decode, on a machine at rest and on a busy one
+def test_the_ending_of_a_few_tokens_has_five_lines_at_most(waited, command, monkeypatch):
+    monkeypatch.setattr(turns, "seconds_waited", count(0.0, waited).__next__)
+    monkeypatch.setitem(DEMO, "target_model_size", "padded-target")  # which has a note of its own
     monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps
     monkeypatch.setenv("COLUMNS", "10000")
-    status, out, _ = command("--demo", "-n", "5", "--target_model_size", "tiny-target")
+    status, out, _ = command("--demo", "-n", "5")
     assert status == 0
+    assert ("the threads together waited" in out) == (waited > 0)
     ending = out.split("Speculative Decode")[1].split("\n\n", 1)[1]
     assert 3 <= len([line for line in ending.splitlines() if line]) <= 5
