@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from speculative.checkpoints.official import MODEL_SIZES
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
 from speculative.report import ending, tables
@@ -152,13 +153,13 @@ def facts(record: RunRecord) -> list[list]:
     unused = {"K"} if o.tree else set()
     if "draft" not in record.roles:
         unused.add("draft_model_size")
-    stand_ins = {model.size: f", a stand-in: {model.stand_in}" for model in record.models if model.stand_in}
+    stand_ins = {model.size for model in record.models if model.stand_in and model.size in MODEL_SIZES}  # see the notes
     rows = []
     for name in FACTS:
         value = getattr(o, name)
         if value is not None and name not in unused:
             typed = as_typed(name, value)
-            rows.append([name.replace("_", " "), typed + stand_ins.get(typed, "")])
+            rows.append([name.replace("_", " "), f"{typed}, a stand-in" if typed in stand_ins else typed])
     return [*rows, ["machine", f"{record.machine.processor}, {many(record.machine.cpus, 'core')}"]]
 
 

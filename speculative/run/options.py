@@ -71,7 +71,7 @@ class ModelOptions:
     seed: int = option(123, as_seed, "N|random",
         "random seed, the same for both decoders; random: drawn and printed", group=BLOG, short="s", live=True)
     demo: bool = switch(
-        "decode with the bundled pair of tiny models, offline", group=TEXT)
+        "decode with the bundled pair of models, offline", group=TEXT)
     stop: str | tuple[str, ...] | None = option(None, as_stops, "TEXT",
         "end before this text, which may be <|endoftext|>; more than once: before the first", group=TEXT, live=True)
     special: bool = switch(
