@@ -18,7 +18,7 @@ import pytest
 from enumeration import World, text_distribution
 from followed import planted
 from registered import COMPOUND, RULE_NAMES, drafts_trees
-from tiny import ROOT, plant, python, refusal
+from tiny import ROOT, python, refusal
 
 import speculative
 from speculative import sampling
@@ -152,57 +152,6 @@ def test_block_verification_keeps_more_than_token_by_token(world):
             drafts = law_of(lambda rng, made=made: next(made.steps(4, rng)).n_accepted)
             kept[accept] = sum(n * chance for n, chance in drafts.items())
         assert kept["block"] > kept["token"]
-
-
-# ---- Mistakes that must show -----------------------------------------------------------------------------------------
-
-
-CHAIN = {"K": 2}
-BLOCK = {"K": 3, "accept": "block"}
-HEADS = CHAIN | {"drafter": "heads"}  # they draft from the second call on
-TREE = {"tree": (2, 1)}
-
-OF_OUR_OWN = [
-    # (where, what stands there, what stands there by mistake, options with which it shows)
-    ("sampling:token_by_token", "rng.random() < ratio(q[i], p[i], j)", "rng.random() < 0.7", CHAIN),
-    ("sampling:token_by_token", "residual(q[i], p[i])", "q[i]", CHAIN),
-    ("sampling:token_by_token", "sample(q[-1], rng)", "sample(q[max(0, len(q) - 2)], rng)", CHAIN),
-    ("sampling:speculative_sampling", "min(K, T - n - 1)", "K", CHAIN),
-    ("sampling:max_fn", "x_max / max(x_max.sum(), np.finfo(x.dtype).tiny)", "x_max", TREE),
-    ("rules:OneByOne.judge", "rest = self.residual_of(rest, p, j)", "pass", TREE),
-    ("rules:OneByOne.judge", 'origin = "residual"', "rest = rest if untested else q[proposal.parents[child - 1]]\n            origin = 'residual'", TREE),
-    ("rules:OneByOne.judge", "rest = q[child]", "rest = q[0]", TREE),
-    ("drafters.model:drawn_siblings", "yield token, p", "yield token, p * 0 + 1 / len(p)", TREE),
-    ("rules:block_chances", "min(1.0, w[-1] * ratio(q[i - 1], p[i - 1], j))", "w[-1] * ratio(q[i - 1], p[i - 1], j)", BLOCK),
-    ("rules:block_chances", "np.maximum(w[i] * q[i] - p[i], 0)", "abs(w[i] * q[i] - p[i])", BLOCK),
-    ("rules:block_chances", "s / (s + (1 - w[i]))", "float(s > 0)", BLOCK),
-    ("rules:block_chances", "w[i] * q[i] - p[i]", "w[i] * q[i] - p[i - 1]", BLOCK),
-    ("rules:Block.judge", "residual(w[n_accepted] * rest", "residual(rest", BLOCK),
-    ("rules:Block.judge", "            n_accepted = i", "            n_accepted = i\n        else:\n            break", BLOCK),
-    ("drafters.model:model_drafter", "sample(p_i, rng)", "sample(p_i**2, rng)", CHAIN),
-    ("drafters.model:model_drafter", "return Proposal(tokens, p", "return Proposal(tokens[: sum(r[t] > 0.3 for r, t in zip(p, tokens))], p", CHAIN),
-    ("drafters.lookup:prompt_lookup", "one_hot(tokens, n_vocab)", "np.full((k, n_vocab), 1 / n_vocab)", CHAIN | {"drafter": "prompt_lookup"}),
-    ("drafters.heads:head_drafter", "p[:m], [NAME]", "p[:m][::-1], [NAME]", HEADS),
-    ("drafters.staged:staged", "[*step.q[:n]]", "[*step.proposal.p[: step.n_accepted], step.q[-1]]", {"K": (2, 1), "drafter": "model/ngram"}),
-    ("drafters:first_of", "if len(proposal.tokens)", "if len(proposal.tokens) and proposal.p[0][proposal.tokens[0]] > 0.4", CHAIN | {"drafter": "model+prompt_lookup"}),
-    ("drafters.base:read_proposal", "(p / sums)", "(p**2 / np.sum(p**2, -1, keepdims=True))", CHAIN | {"drafter": "users"}),
-    ("lookahead.auto:AutoDrafter.__call__", "return proposal", "return proposal if len(x) % 2 or not len(proposal.p) or proposal.p[0].max() == proposal.p[0][proposal.tokens[0]] else NOTHING", {"K": "auto"}),
-    ("drafters.model:model_drafter", "if not go_on(margins[-1]):", "if p_i[tokens[-1]] < 0.4 and (tokens.pop(), p.pop(), margins.pop()):", {"K": "auto"}),
-    ("run.decode:new_loop", "context = new_context(", "rng, other = __import__('enumeration').twins(rng)\n    context = new_context(setup, models, other) if other else (", CHAIN),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("place", "old", "new", "options"), OF_OUR_OWN)
-def test_a_planted_mistake_shows(world, monkeypatch, place, old, new, options):
-    plant(monkeypatch, place, old, new)
-
-    def distance(seed):
-        try:
-            return world(seed=seed, **options).distance(4 if options in (BLOCK, HEADS) else 3)
-        except UserError:  # no token was drawn from such a p
-            return 1.0
-
-    assert any(distance(seed) > 1e-4 for seed in range(6))
 
 
 # ---- Anyone's function ----------------------------------------------------------------------------------------------
@@ -421,6 +370,12 @@ def few_cases(monkeypatch):
     monkeypatch.setattr(following, "CASES", FEW_CASES)
 
 
+@pytest.fixture
+def quick_cases(monkeypatch):
+    """For loops that differ in how a number is drawn or what is returned, which each case sees."""
+    monkeypatch.setattr(following, "CASES", [case for case in FEW_CASES if case.K in (1, 3)])
+
+
 def echo(x, k):  # a drafter
     return [0] * k, np.eye(3)[[0] * k]
 
@@ -512,7 +467,7 @@ IN_OTHER_FORMS = [
 
 
 @pytest.mark.parametrize("replaced", IN_OTHER_FORMS)
-def test_a_right_loop_in_another_form_is_lossless(few_cases, replaced):
+def test_a_right_loop_in_another_form_is_lossless(quick_cases, replaced):
     verdict = speculative.law(in_the_blogs_form(*replaced))
     assert verdict.lossless, str(verdict)
 
@@ -572,7 +527,7 @@ def test_the_distance_is_the_largest_that_was_seen(few_cases):
 
 
 @pytest.mark.parametrize("replaced", IN_OTHER_STYLES)
-def test_a_right_loop_in_another_style_is_lossless(few_cases, replaced):
+def test_a_right_loop_in_another_style_is_lossless(quick_cases, replaced):
     assert speculative.law(in_the_blogs_form(*replaced)).lossless
 
 
@@ -659,7 +614,7 @@ def test_the_cause_is_named_in_the_way_of_others(way, old, new, cause):
     assert cause in verdict.cause if cause else verdict.cause is None
 
 
-def test_a_generator_in_a_default_argument_a_partial_and_a_method_are_followed(few_cases):
+def test_a_generator_in_a_default_argument_a_partial_and_a_method_are_followed(quick_cases):
     hidden = np.random.default_rng(2)
 
     def with_default(p, gen=np.random.default_rng(3)):  # noqa: B008
@@ -856,7 +811,7 @@ def test_a_case_of_too_many_paths_is_left_out_also_if_it_is_the_first(monkeypatc
     assert str(verdict).startswith("Not lossless: the distribution of its texts")
 
 
-def test_a_loop_of_our_form_adds_exactly_n_tokens(few_cases):
+def test_a_loop_of_our_form_adds_exactly_n_tokens(quick_cases):
     def one_more(x, draft, target_model, N, K, rng):
         return sampling.speculative_sampling(x, draft, target_model, N + 1, K, rng)
 

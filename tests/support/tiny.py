@@ -1,14 +1,10 @@
-"""Helpers of many tests: random networks of a few thousand parameters, a model that counts, refusals, processes, and
-mistakes that are planted in the product."""
+"""Helpers of many tests: random networks of a few thousand parameters, a model that counts, refusals, processes."""
 
-import inspect
 import io
 import subprocess
 import sys
-import textwrap
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -176,39 +172,3 @@ def type_in(monkeypatch, *lines):
     """Give lines to standard input."""
     text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8"))
-
-
-def plant(monkeypatch, place, old, new):
-    """Replace a part of the source of a function, wherever the function is used."""
-    module, _, name = place.partition(":")
-    module = import_module(f"speculative.{module}")
-    *classes, name = name.split(".")
-    owner = getattr(module, classes[0]) if classes else module
-    function = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(function))
-    assert old in source, f"{place} was rewritten: plant this mistake in it anew"
-    found = {}
-    exec(source.replace(old, new), vars(module), found)
-    replace_function(monkeypatch, place, found[name])
-
-
-def replace_function(monkeypatch, place, mistake):
-    """Replace a function, wherever it is used. mistake: the function that takes its place."""
-    module, _, name = place.partition(":")
-    module = import_module(f"speculative.{module}")
-    *classes, name = name.split(".")
-    owner = getattr(module, classes[0]) if classes else module
-    function = getattr(owner, name)
-    for user in [one for one_name, one in sys.modules.items() if one_name.startswith("speculative.")]:
-        for key, value in [*vars(user).items()]:
-            if value is function:
-                monkeypatch.setattr(user, key, mistake)
-            if is_dataclass(value) and not isinstance(value, type):  # such as a DrafterSpec
-                for field, content in [*vars(value).items()]:
-                    if content is function:
-                        monkeypatch.setitem(vars(value), field, mistake)
-            for row_name, row in [*value.items()] if isinstance(value, dict) else ():  # of a table, such as LINES
-                if hasattr(row, "_fields") and any(cell is function for cell in row):
-                    cells = [mistake if cell is function else cell for cell in row]
-                    monkeypatch.setitem(value, row_name, type(row)(*cells))
-    monkeypatch.setattr(owner, name, mistake)

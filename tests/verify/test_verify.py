@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import wrong_twins
 from mistakes import Mistakes, make
 from scipy.stats import chisquare
 
@@ -18,7 +19,6 @@ from speculative.engines.numpy_engine import NumpyEngine
 from speculative.report.record import Difference
 from speculative.run.greedy import greedy_difference
 from speculative.run.session import Session
-from speculative.sampling import Proposal, residual, sample, token_by_token
 from speculative.verify import checks
 from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
 
@@ -55,24 +55,10 @@ rows, score_tree, call_model = CachedNetwork.rows, Model.score_tree, Model.__cal
 together = CompiledPass.together
 
 
-@mistakes.plant((SAMPLED, {}), sampling, "token_by_token")
-def accepts_nine_of_ten(proposal, q, rng):
-    tokens = []
-    for i, j in enumerate(proposal.tokens):
-        if rng.random() >= 0.9:
-            return [*tokens, sample(residual(q[i], proposal.p[i]), rng)]
-        tokens.append(int(j))
-    return [*tokens, sample(q[-1], rng)]
-
-
-@mistakes.plant((SAMPLED, {}), sampling, "residual")
-def draws_from_q_after_a_rejection(q, p):
-    return q
-
-
-@mistakes.plant(GREEDY, sampling, "token_by_token")
-def draws_the_bonus_token_from_the_row_before(proposal, q, rng):
-    return token_by_token(proposal, [*q[:-1], q[max(0, len(q) - 2)]], rng)
+mistakes.plant((SAMPLED, {}), sampling, "token_by_token")(wrong_twins.accepts_nine_of_ten)
+mistakes.plant((SAMPLED, {}), sampling, "residual")(wrong_twins.draws_from_q_after_a_rejection)
+mistakes.plant(GREEDY, sampling, "token_by_token")(wrong_twins.draws_the_bonus_token_from_the_row_before)
+mistakes.plant(("drafts against the drafter's p", {}), model, "model_drafter")(wrong_twins.draws_from_p_squared)
 
 
 @mistakes.plant(GREEDY, CachedNetwork, "rows")
@@ -112,19 +98,6 @@ def rounds_the_rows_beside_other_texts(self, texts):
     if len(texts) > 1:
         results[0].logits[:] *= 1.0001
     return results
-
-
-@mistakes.plant(("drafts against the drafter's p", {}), model, "model_drafter")
-def draws_from_p_squared(model, rng, name="model"):
-    def draft(x, k, go_on=None):
-        tokens, p = [], []
-        for _ in range(k):
-            [row] = model([*x, *tokens])
-            p.append(row)
-            tokens.append(sample(row**2, rng))
-        return Proposal(tokens, p, [name] * k)
-
-    return draft
 
 
 @pytest.mark.parametrize("mistake", mistakes, ids=lambda mistake: f"{mistake}-{mistake.seen_by[0]}")
