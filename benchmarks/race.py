@@ -189,12 +189,13 @@ def wrapped(pieces: list[Piece]) -> Iterator[list[Piece]]:
 
 def race(record: RunRecord) -> str:
     """Return the SVG of a run. Raises UserError if it has one decoder only, or several texts."""
-    if len(record.decoders) < 2 or len(record.prompts) > 1:
+    comparison = record.comparison
+    if not comparison or len(record.prompts) > 1:
         raise UserError("a race has two decoders and one text: run it without --only, with one prompt")
     placed = {name: placed_steps(decoder) for name, decoder in record.decoders.items()}
     picture = Picture(race_seconds(placed))
     data = lanes(record, placed)
-    notes = {"autoregressive": "", "speculative": f": {record.figures.speedup:.2f} times as fast"}
+    notes = {"autoregressive": "", "speculative": f": {comparison.speedup:.2f} times as fast"}
     for name, lane in data.items():
         picture.lane(lane, record.prompts[0].text, notes[name])
     picture.key()

@@ -81,9 +81,9 @@ def main(argv: list[str]) -> None:
     if not o.run:
         return print(table_1())
     f = read_run(o.run).figures
-    alpha, c, beta, K = f.alpha, f.c, f.mean_beta, f.usual_K
-    if None in (alpha, c, beta):
+    if not f.account or f.alpha is None:
         raise UserError(f"{o.run} is too short a run, without α, c or β: decode more tokens")
+    alpha, c, beta, K = f.alpha, f.account.c, f.account.mean_beta, f.usual_K
     rows = []
     for which, k in (("the run's", K), ("the best", best_lookahead(alpha, c))):
         tokens = leviathan_tokens(alpha, k)

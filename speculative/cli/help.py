@@ -3,7 +3,6 @@
 import shutil
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 from speculative import drafters
 from speculative.run.options import BLOG, DRAFT, ENGINE, FIELDS, LAW, SHOWN, TEXT, ModelOptions
@@ -100,7 +99,7 @@ def default(name: str) -> str:
     return "" if value is None or value is False else as_typed(name, value)
 
 
-def value_in_words(name: str, value: Any) -> str:
+def value_in_words(name: str, value: object) -> str:
     """Return the value as a session shows it: on and off for a switch, off for an option that is not set."""
     if value is None or isinstance(value, bool):
         return "on" if value else "off"

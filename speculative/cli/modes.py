@@ -59,7 +59,7 @@ def check(o: Options, decode: Decode) -> None:
 
 def score_file(o: Options, decode: Decode) -> None:
     """--score: score the text of a file."""
-    text = read_text(o.score, "text")
+    text = read_text(str(o.score), "text")
     session = Session(o)
     show_score(score(session, text))
 

@@ -100,7 +100,7 @@ def wrapped(line: str) -> str:
 
 def show_legend(record: RunRecord) -> None:
     """Print each origin in its colour, and each drafter of which a token was accepted."""
-    names = {name for step in record.speculative.steps for name in step.proposers}
+    names = {name for step in record.decoders["speculative"].steps for name in step.proposers}
     origins = {*ORIGINS, *(f"accepted: {name}" for name in names - {"model"})}
     pieces = [(f"{origin.replace('_', ' ')}  ", origin) for origin in sorted(origins)]
     show([("\n", None), *pieces, ("\n", None)])
@@ -120,7 +120,7 @@ def show_prompt(record: RunRecord) -> None:
 def show_iterations(record: RunRecord) -> None:
     """Print each iteration, with the times of the draft and of the target."""
     rows = []
-    for number, step in enumerate(record.speculative.steps, start=1):
+    for number, step in enumerate(record.decoders["speculative"].steps, start=1):
         accepted = f"{step.accepted} of {step.drafted}"
         seconds = [duration(step.drafting), duration(step.scoring)]
         chances = " ".join(f"{chance:.2f}" for chance in step.alpha)

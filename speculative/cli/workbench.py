@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -149,7 +148,7 @@ def label_of(option: str) -> str:
     return f"“{LABELS[option]}”" if option in LABELS else f"--{option}"
 
 
-def event(kind: str, value: Any) -> str:
+def event(kind: str, value: object) -> str:
     return f"event: {kind}\ndata: {json.dumps(value)}\n\n"
 
 

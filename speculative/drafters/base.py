@@ -83,7 +83,7 @@ def proposal_of(proposed: Sequence, k: int, n_vocab: int, name: str) -> Proposal
         raise UserError(f"the drafter {name} should return (tokens, p): {first_line(error)}") from error
 
 
-def read_proposal(proposed: Any, k: int, n_vocab: int, name: str) -> Proposal:
+def read_proposal(proposed: Sequence, k: int, n_vocab: int, name: str) -> Proposal:
     """Return the proposal. Raises UserError, or one of NOT_IDS."""
     if not isinstance(proposed, tuple | list) or len(proposed) < 2:
         raise UserError(f"the drafter {name} should return (tokens, p), not {proposed!r:.80}")

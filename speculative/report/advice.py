@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from speculative.report.doubt import NOISE, disturbance
-from speculative.report.record import Figures, RunRecord
+from speculative.report.record import Account, Comparison, Counts, Figures, RunRecord
 from speculative.run.options import ModelOptions
 from speculative.run.values import as_typed
 
@@ -25,24 +25,26 @@ class Setting(NamedTuple):
 def advice(record: RunRecord) -> str | None:
     """Return the sentence; None if there is nothing to advise."""
     f = record.figures
-    if not f or not f.speedup or f.doubt or not f.drafted:
+    if not f or not f.comparison or f.doubt or not f.drafted:
         return None
-    if not f.t_target:
+    if not f.account:
         return f"The run is too short to say why{reading(record)}."
     if f.withheld:
         return f"Other settings are not predicted: {f.withheld}."
-    if f.predicted:
-        line = prediction(record)
-        own = own_prediction(f, record.options)
+    speedup = f.comparison.speedup
+    reason = loss(f, f.comparison, f.account)
+    if f.predictions and f.predictions.predicted:
+        line = prediction(record, speedup, reason, f.predictions.predicted)
+        own = own_prediction(f.predictions.predicted, record.options)
         if own and disturbance(f):
             line += f" The speedup of this run would have been predicted as {own:.2f}."
         return line
-    return f"It does not pay here, because {loss(f)}." if f.speedup < 1 else None
+    return f"It does not pay here, because {reason}." if speedup < 1 else None
 
 
 def reading(record: RunRecord) -> str:
     """Return which calls also read the prompt, if all of a kind did: their own time is then not known."""
-    steps = [step for step in record.speculative.steps if step.seconds]
+    steps = [step for step in record.decoders["speculative"].steps if step.seconds]
     if all(step.prefill for step in steps):
         return ": every call also read the prompt"
     if all(step.draft_prefill for step in steps if step.drafted):
@@ -50,20 +52,20 @@ def reading(record: RunRecord) -> str:
     return ""
 
 
-def prediction(record: RunRecord) -> str:
-    """Return the setting that is clearly faster than the run's own, or say that there is none."""
-    f = record.figures
-    own = own_prediction(f, record.options) or 0.0
-    enough = GAIN * max(f.speedup, own)  # than the run's own setting, as measured or as predicted
-    setting = setting_to_try(f.predicted, enough)
+def prediction(record: RunRecord, speedup: float, reason: str, predicted: Speedups) -> str:
+    """Return the setting that is clearly faster than the run's own, or say that there is none. speedup: of the run.
+    reason: for a run that brought no gain."""
+    own = own_prediction(predicted, record.options) or 0.0
+    enough = GAIN * max(speedup, own)  # than the run's own setting, as measured or as predicted
+    setting = setting_to_try(predicted, enough)
     is_faster = setting.speedup > enough
-    run_lost = f.speedup < 1 - NOISE
+    run_lost = speedup < 1 - NOISE
     if setting.speedup < 1 + NOISE or (run_lost and not is_faster):
-        return f"Nothing pays here, because {loss(f)}."
+        return f"Nothing pays here, because {reason}."
     if is_faster:
         return f"Prediction: {typed(record, setting)} would be {setting.speedup:.2f} times as fast on this text."
     line = "Prediction: no other K or drafter of this run would be clearly faster on this text."
-    if record.fast and record.fast not in f.predicted and record.machine.exact and not record.options.fast:
+    if record.fast and record.fast not in predicted and record.machine.exact and not record.options.fast:
         line += " Not predicted: --fast."
     return line
 
@@ -73,18 +75,21 @@ def Ks_of(o: ModelOptions) -> list[str]:
     return as_typed("K", o.K).split("/")
 
 
-def own_prediction(f: Figures, o: ModelOptions) -> float | None:
+def own_prediction(predicted: Speedups, o: ModelOptions) -> float | None:
     """Return the speedup that the setting of the run itself should bring; None if it is not predicted."""
-    return (f.predicted or {}).get(o.drafter, {}).get(Ks_of(o)[0])
+    return predicted.get(o.drafter, {}).get(Ks_of(o)[0])
 
 
 def without_wrong(f: Figures, o: ModelOptions) -> Figures:
     """Return the figures without their predictions, if that of the run's own setting is far from what was measured."""
-    own = own_prediction(f, o)
-    if not own or 1 / GAIN <= own / f.speedup <= GAIN:
+    if not f.comparison or not f.predictions:
         return f
-    withheld = f"the speedup of this run, {f.speedup:.2f}, would have been predicted as {own:.2f}"
-    return replace(f, predicted=None, window_beta=None, withheld=withheld)
+    speedup = f.comparison.speedup
+    own = own_prediction(f.predictions.predicted, o)
+    if not own or 1 / GAIN <= own / speedup <= GAIN:
+        return f
+    withheld = f"the speedup of this run, {speedup:.2f}, would have been predicted as {own:.2f}"
+    return replace(f, predictions=None, withheld=withheld)
 
 
 def setting_to_try(predicted: Speedups, enough: float) -> Setting:
@@ -113,11 +118,11 @@ def typed(record: RunRecord, setting: Setting) -> str:
     return f"--K {'/'.join([setting.K, *inner])}"
 
 
-def loss(f: Figures) -> str:
+def loss(counts: Counts, comparison: Comparison, account: Account) -> str:
     """Return the reason that a run brought no gain."""
-    took = f.mean_beta + f.c * f.mean_K
-    gives = f.tokens_per_iteration
-    if gives > took and f.speedup_without_prefill >= 1:
+    took = account.mean_beta + account.c * counts.mean_K
+    gives = counts.tokens_per_iteration
+    if gives > took and comparison.speedup_without_prefill >= 1:
         return "reading the prompt takes longer than the drafts save"
     if gives > took:
         return "the calls of this run took longer than those that were timed by themselves"

@@ -63,7 +63,9 @@ def blog_steps(step: TextStep, rule: RuleUsed, names: Names) -> list[dict]:
         return steps_of_tree(step, step.tree, names)
     if not step.details:
         return []
-    return steps_of_chain(step, step.details, rule, names) if step.drafted else steps_without_drafts(step, names)
+    if not step.drafted:
+        return steps_without_drafts(step, step.details, names)
+    return steps_of_chain(step, step.details, rule, names)
 
 
 def seconds_of(seconds: float, prefill: bool) -> str:
@@ -75,14 +77,14 @@ def rows_of(step: TextStep) -> str:
     return f"{many(step.drafted + 1, 'row')}, {seconds_of(step.scoring, step.prefill)}"
 
 
-def steps_without_drafts(step: TextStep, names: Names) -> list[dict]:
+def steps_without_drafts(step: TextStep, details: dict, names: Names) -> list[dict]:
     only = "Only the target is called, as in autoregressive decoding."
     return [
         {"title": "Step 1. Nothing is proposed", "text": only},
         {"title": "Step 2. The target scores the text", "text": rows_of(step)},
         {
             "title": "Step 4. The target samples a token",
-            "cards": [card_of_own(step, step.details["own"], names, "The target's token", "q")],
+            "cards": [card_of_own(step, details["own"], names, "The target's token", "q")],
         },
     ]
 

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from speculative.report import ending
 from speculative.report.advice import advice
-from speculative.report.record import RunRecord, Sample
+from speculative.report.record import Account, Comparison, Figures, Predictions, RunRecord, Sample
 from speculative.report.score_record import ScoreRecord
 from speculative.report.score_words import summary
 from speculative.run.options import Options
@@ -23,6 +23,7 @@ from speculative.support.texts import has_json_lines, read_text
 
 SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
 SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
+PARTS: dict[str, type] = {"comparison": Comparison, "account": Account, "predictions": Predictions}  # of the figures
 NOT_WRITTEN = ("text_index", "q_of_tokens")  # fields of a TextStep
 
 
@@ -43,6 +44,15 @@ def written(fields_of_part: list[tuple]) -> dict:
         values |= {"text": "".join(values["pieces"]), "tokens": len(values["tokens"])}
         for name in NOT_WRITTEN:
             del values[name]
+    return side_by_side(values) if "predictions" in values else values
+
+
+def side_by_side(figures: dict) -> dict:
+    """Return figures with the fields of their parts in place of these: None in those of a part that is None."""
+    fields_of = {name: dict.fromkeys(f.name for f in fields(kind)) for name, kind in PARTS.items()}
+    values: dict = {}
+    for name, value in figures.items():
+        values |= (value or fields_of[name]) if name in PARTS else {name: value}
     return values
 
 
@@ -170,6 +180,8 @@ def build_dataclass(kind: Any, values: Any) -> Any:
     """Return an object of a dataclass. Unknown keys are left out; those with a default may be missing."""
     if kind is Sample:
         values = with_tokens(values)
+    if kind is Figures:
+        values = with_parts(values)
     types = get_type_hints(kind)
     built = {}
     for f in fields(kind):
@@ -178,8 +190,18 @@ def build_dataclass(kind: Any, values: Any) -> Any:
             try:
                 built[f.name] = build(types[f.name], values[f.name])
             except Exception as error:
-                raise DamagedError(f.name, *keys_of(error)) from None
+                key = () if f.name in PARTS else (f.name,)  # their fields are the figures' own in JSON
+                raise DamagedError(*key, *keys_of(error)) from None
     return kind(**built)
+
+
+def with_parts(figures: dict) -> dict:
+    """Return figures with their parts, of which each takes its own fields: None if the first of these is."""
+    parts = {}
+    for name, kind in PARTS.items():
+        first = fields(kind)[0].name
+        parts[name] = figures if figures.get(first) is not None else None
+    return figures | parts
 
 
 def with_tokens(sample: dict) -> dict:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
-from speculative.report.record import Figures, Times
+from speculative.report.record import Comparison, Figures, Times
 from speculative.run.steps import TextStep
 
 NOISE = 0.05  # share of a time; on a machine at rest smaller differences may be chance
@@ -40,7 +40,7 @@ def are_steady(steps: Sequence[TextStep]) -> bool:
     return bool(often) and all(median(times) < STEADY * min(times) for times in often)
 
 
-def reason_to_doubt(f: Figures, spread: float | None) -> str | None:
+def reason_to_doubt(f: Figures, comparison: Comparison, spread: float | None) -> str | None:
     """Return the reason to doubt the measured speedup, or None.
 
     A target call that gives n tokens allows a speedup of n at most, if it costs as much as a call with one row. spread:
@@ -49,17 +49,18 @@ def reason_to_doubt(f: Figures, spread: float | None) -> str | None:
     noise = 0.0 if disturbance(f) else NOISE / (spread or 1)
     most = f.tokens_per_iteration
     limit = (1 + noise) * most
-    without = f.speedup_without_prefill
-    if f.speedup > limit:
+    without = comparison.speedup_without_prefill
+    if comparison.speedup > limit:
         return f"{most:.2f} tokens for each call of the target allow no such speedup"
     if without > limit:
         return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
-    if not f.t_target:
+    account = f.account
+    if not account:
         return None
-    if spread and f.mean_beta < 1 - NOISE:
+    if spread and account.mean_beta < 1 - NOISE:
         return "calls of the target with several tokens took less time than calls with one"
-    apart = without / f.account_blog
+    apart = without / account.account_blog
     limit = 1 + max(DISAGREE_LEAST, DISAGREE / (spread or 1))
     if f.iterations >= MIN_ITERATIONS and not 1 / limit < apart < limit:
-        return f"the times of the single calls, put into the blog's formula with β, give {f.account_blog:.2f}"
+        return f"the times of the single calls, put into the blog's formula with β, give {account.account_blog:.2f}"
     return None

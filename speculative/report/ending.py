@@ -62,30 +62,30 @@ def texts_of(record: RunRecord, *wanted: str) -> list[str]:
 
 
 def speed_line(record: RunRecord) -> str:
-    return f"{headline(record)}: {pace(record)}" if is_compared(record) else f"{headline(record)}."
-
-
-def is_compared(record: RunRecord) -> bool:
-    """Return True if both decoders have run."""
-    return len(record.decoders) == 2
+    after = pace(record)
+    return f"{headline(record)}: {after}" if after else f"{headline(record)}."
 
 
 def headline(record: RunRecord) -> str:
     """Return the speedup, or how fast the one decoder was that has run."""
-    if is_compared(record):
-        doubtful = ", but do not trust it" if record.figures.doubt else ""
-        return f"{record.figures.speedup:.2f} times as fast{doubtful}"
+    comparison = record.comparison
+    if comparison:
+        doubtful = ", but do not trust it" if comparison.doubt else ""
+        return f"{comparison.speedup:.2f} times as fast{doubtful}"
     [decoder] = record.decoders.values()
     return f"{rate_text(decoder.n_tokens / decoder.seconds)} tokens a second"
 
 
-def pace(record: RunRecord) -> str:
-    """Return the words after the speedup: the reason to doubt it, or both decoders' tokens a second."""
+def pace(record: RunRecord) -> str | None:
+    """Return the words after the speedup: the reason to doubt it, or both decoders' tokens a second. None if one
+    decoder alone has run."""
     f = record.figures
+    if not f or not f.comparison:
+        return None
     if f.doubt:
         cause = disturbance(f) or "another program probably used the processor"
         return f"{f.doubt}. {sentence(cause)}: try again."
-    autoregressive = rate_text(f.rate / f.speedup)
+    autoregressive = rate_text(f.rate / f.comparison.speedup)
     line = f"{rate_text(f.rate)} tokens a second instead of {autoregressive}"
     if f.runs > 1:
         line += f", medians of {f.runs} runs"
@@ -99,7 +99,7 @@ def sentence(text: str) -> str:
 
 def texts_line(record: RunRecord) -> str | None:
     """Say whether the texts are equal, and if not, why."""
-    if not is_compared(record):
+    if not record.comparison:
         return None
     if not record.texts_differ:
         always = ", as always at temperature 0" if record.options.temperature == 0 else ""
@@ -145,11 +145,11 @@ def acceptance_line(record: RunRecord) -> str | None:
         return "Nothing was drafted, so this was autoregressive decoding."
     if not f.accepted:
         return f"None of the {f.drafted} drafts was accepted, so each target call gives one token."
-    accepted = f"{f.accepted} of {f.drafted} drafts accepted ({percent(f.accepted_share)})."
+    accepted = f"{f.accepted} of {f.drafted} drafts accepted ({percent(f.accepted / f.drafted)})."
     gives = f"{accepted} A target call gives {f.tokens_per_iteration:.2f}"
     if f.tree:
         return f"{gives} tokens on average; a tree has several drafts for each place."
-    most = 1 + max(step.drafted for step in record.speculative.steps)
+    most = 1 + max(step.drafted for step in record.decoders["speculative"].steps)
     return f"{gives} of at most {most} tokens: acceptance rate r = {f.r:.2f}."
 
 
@@ -157,11 +157,11 @@ def alpha_line(record: RunRecord) -> str | None:
     """The chance of acceptance, if the rule changes the paper's test or the speculative decoder has run alone. Then the
     time of a draft comes too."""
     f = record.figures
-    if not f or f.alpha is None or (f.speedup and f.alpha_token is None):
+    if not f or f.alpha is None or (f.comparison and f.alpha_token is None):
         return None
     line = f"A tested draft is accepted with the chance α = {f.alpha:.2f}"
     line += "." if f.alpha_token is None else f", by the paper's rule with {f.alpha_token:.2f}."
-    if f.t_draft and not f.speedup:
+    if f.t_draft and not f.comparison:
         line += f" A draft takes {duration(f.t_draft)}."
     return line
 
@@ -174,25 +174,26 @@ def time_line(record: RunRecord) -> str | None:
     parts = (seconds.drafting, seconds.scoring, seconds.rest)
     drafting, scoring, rest = [percent(part / seconds.speculative) for part in parts]
     line = f"Time: {drafting} drafting, {scoring} in the target, {rest} elsewhere."
-    if f.t_target:
-        line += f" A draft takes c = {f.c:.2f} of a target token's time."
+    if f.account:
+        line += f" A draft takes c = {f.account.c:.2f} of a target token's time."
     return line
 
 
 def account_line(record: RunRecord) -> str | None:
     """The blog's formula, the β that it takes as 1, and the formula with β beside the measured speedup."""
     f = record.figures
-    if not f or not f.drafted or not f.t_target or f.doubt:
+    if not f or not f.drafted or not f.comparison or not f.account or f.doubt:
         return None
     if f.iterations < MIN_ITERATIONS and disturbance(f):  # a few such calls need not agree with the sum of all
         return None
+    account = f.account
     n, nodes = ("n", " for n nodes") if f.tree else ("K", "")
     windows = f.mean_K  # no whole number if windows were cut short at the end
     mean = "" if windows.is_integer() else f" (mean {n} = {windows:.2f})"
     return (
-        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {f.blog_speedup:.2f}{mean}. Scoring {n} + 1 "
-        f"tokens costs β = {f.mean_beta:.2f} times one token here; the blog takes it as 1. With β the formula "
-        f"gives {f.account_blog:.2f}; measured, without the prompt: {f.speedup_without_prefill:.2f}."
+        f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {account.blog_speedup:.2f}{mean}. Scoring {n} + 1 "
+        f"tokens costs β = {account.mean_beta:.2f} times one token here; the blog takes it as 1. With β the formula "
+        f"gives {account.account_blog:.2f}; measured, without the prompt: {f.comparison.speedup_without_prefill:.2f}."
     )
 
 
@@ -245,9 +246,10 @@ def notes(record: RunRecord) -> list[str]:
         reasons = dict.fromkeys(stand_ins[size] for size in official)
         notes.append(f"{listed(official)} {what}: {'; '.join(reasons)}")
     notes += [f"{size} {stand_ins[size].removeprefix('it ')}" for size in stand_ins if size not in official]
-    disturbed = f and disturbance(f)
-    if disturbed and not f.doubt and f.withheld != disturbed:
-        notes.append(disturbed)
+    if f and not f.doubt:
+        disturbed = disturbance(f)
+        if disturbed and f.withheld != disturbed:
+            notes.append(disturbed)
     if record.timed and record.options.temperature > 0:
         notes.append("--K auto depends on measured times, so the same seed may give another text next time")
     return [f"Note: {note}." for note in notes]

@@ -37,29 +37,23 @@ def figures(
     counts = count(steps)
     costs = costs_of(speculative)
     times = times_of(autoregressive, speculative, costs)
+    f = Figures(**vars(counts), **vars(times))
     if not autoregressive:
-        return assembled(counts, times)
+        return f
     plain = costs_of(autoregressive)
-    comparison = compare(counts, times.seconds, autoregressive.n_tokens, plain.prefill)
+    comparison = compare(counts, times.seconds, autoregressive, plain.prefill)
     account = account_of(counts, costs, steps, plain.by_rows.get(1), by_blocks)
-    f = assembled(counts, times, comparison, account)
-    f = replace(f, doubt=reason_to_doubt(f, spread_of(autoregressive.steps)))
-    if not measured or not f.t_target or f.alpha is None:
+    f = replace(f, account=account)
+    doubt = reason_to_doubt(f, comparison, spread_of(autoregressive.steps))
+    f = replace(f, comparison=replace(comparison, doubt=doubt))
+    if not measured or not account or f.alpha is None:
         return f
     # Predictions need the times of a machine at rest, at least in the calls that count.
     at_rest = are_steady(autoregressive.steps) and are_steady(steps)
-    withheld = (None if at_rest else disturbance(f)) or f.doubt
+    withheld = (None if at_rest else disturbance(f)) or doubt
     if withheld:
         return replace(f, withheld=withheld)
-    return replace(f, **vars(predict(f, steps, costs.by_rows, measured)))
-
-
-def assembled(*parts: Counts | Times | Comparison | Account) -> Figures:
-    """Return the figures of these parts, in one object as in the JSON: each part has fields of its own."""
-    values: dict = {}
-    for part in parts:
-        values |= vars(part)
-    return Figures(**values)
+    return replace(f, predictions=predict(f, comparison, account, steps, costs.by_rows, measured))
 
 
 # ---- The counts ------------------------------------------------------------------------------------------------------
@@ -195,22 +189,23 @@ def times_of(autoregressive: DecoderRecord | None, speculative: DecoderRecord, c
 # ---- Both decoders ---------------------------------------------------------------------------------------------------
 
 
-def compare(counts: Counts, seconds: Seconds, n_tokens: int, prefill: float) -> Comparison:
-    """Return the speedup, without its doubt. n_tokens, prefill: of the autoregressive decoder, the seconds of reading
-    its prompt."""
-    ratio = counts.tokens / n_tokens  # a stop text may cut the two texts at different places
-    speedup = ratio * seconds.autoregressive / seconds.speculative
-    without = ratio * (seconds.autoregressive - prefill) / (seconds.speculative - seconds.prefill)
+def compare(counts: Counts, seconds: Seconds, autoregressive: DecoderRecord, prefill: float) -> Comparison:
+    """Return the speedup, without its doubt. prefill: the seconds in which the autoregressive decoder read its
+    prompt."""
+    ratio = counts.tokens / autoregressive.n_tokens  # a stop text may cut the two texts at different places
+    speedup = ratio * autoregressive.seconds / seconds.speculative
+    without = ratio * (autoregressive.seconds - prefill) / (seconds.speculative - seconds.prefill)
     return Comparison(speedup, without)
 
 
 def account_of(
     counts: Counts, costs: Costs, steps: Sequence[TextStep], t_target: float | None, by_blocks: bool
-) -> Account:
-    """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup."""
+) -> Account | None:
+    """Return the costs of a run, relative to a row of the target, and the formulas' account of its speedup. None if
+    every call of a kind also read the prompt."""
     by_rows = costs.by_rows
     if not t_target or not by_rows or costs.draft is None:
-        return Account()
+        return None
     drafted = [step.drafted for step in steps]
     K = counts.mean_K
     c = costs.draft / t_target

@@ -7,12 +7,12 @@ the run's own time.
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import DrafterSpec
+from speculative.engines.model import Model
 from speculative.filters import margins_of
 from speculative.lookahead.costs import ByRows, costs_by_rows
 from speculative.report.figures import seconds_of_a_draft
@@ -55,10 +55,10 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
     in_run = {step.drafted + 1 for step in steps if not step.prefill}
     text = [*inputs[0], *speculative.tokens[0]]
     timed = time_windows(session, text, in_run, rest)
-    return Measured(drafters, texts, timed, by_text_seconds, seconds_of_a_draft(by_model))
+    return Measured(drafters, texts, timed, by_text_seconds, seconds_of_a_draft(by_model) or 0.0)
 
 
-def drafting_model(session: Session, drafters: dict[str, list[DrafterSpec]]) -> Any:
+def drafting_model(session: Session, drafters: dict[str, list[DrafterSpec]]) -> Model | None:
     """Return the model that drafts for the target, if one of these drafters has it."""
     has_model = any(spec.has_model for specs in drafters.values() for spec in specs)
     return session.model(session.plan.levels[0][-1].role) if has_model else None
@@ -91,7 +91,7 @@ def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> di
     return drafters
 
 
-def chances_by_position(model: Any, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
+def chances_by_position(model: Model, x, steps: Sequence[TextStep], until: float) -> tuple:  # [n] -> [N], [N]
     """Return the chance at each new position of a text that the model's draft is accepted, and the draft's margin.
 
     The run tells the chance of a draft that it has tested. The model is asked about the others, up to the time `until`;
@@ -127,7 +127,7 @@ def write_tested(chances: list[float], steps: Sequence[TextStep]) -> None:  # [N
         position += len(step.tokens)
 
 
-def ask(model: Any, x, tokens: Sequence[int], until: float) -> tuple:  # [n], [N] -> [n_asked] each
+def ask(model: Model, x, tokens: Sequence[int], until: float) -> tuple:  # [n], [N] -> [n_asked] each
     """Return the draft model's probabilities of the tokens after x, and its margins there.
 
     It is asked about blocks of rows, as those of a long text take much memory: about one in any case, and about the

@@ -6,7 +6,6 @@ measuring.py, which is called from here, also times the session's models.
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ BLOG_TEXT = (  # 40 tokens, which the blog's run printed after its prompt, with 
 
 
 def make_record(
-    session: Session, prompts: Sequence[str], records: Sequence[DecoderRecord], **options: Any
+    session: Session, prompts: Sequence[str], records: Sequence[DecoderRecord], **options: object
 ) -> RunRecord:
     """Return the record of a run.
 
@@ -83,7 +82,7 @@ def make_record(
 # ---- The parts of the run --------------------------------------------------------------------------------------------
 
 
-def public_options(session: Session, **options: Any) -> Options:
+def public_options(session: Session, **options: object) -> Options:
     """Return all options, as a file may have them: those that load_pair does not take with their defaults, and without
     an address's password. options: those that differ from the session's."""
     o = Options(**(vars(session.options) | options))

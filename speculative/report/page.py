@@ -12,7 +12,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from speculative.checkpoints.official import MODEL_SIZES
 from speculative.drafters import DRAFTERS
@@ -48,7 +47,7 @@ def page(record: RunRecord) -> str:
     return fill(WEB / "page.html", STYLES, SCRIPTS, data, title=f"{data['headline']}: speculative sampling")
 
 
-def fill(template: Path, styles: Sequence[Path], scripts: Sequence[Path], data: Any, title: str = "") -> str:
+def fill(template: Path, styles: Sequence[Path], scripts: Sequence[Path], data: dict, title: str = "") -> str:
     """Return a template with its style, scripts, data, policy and title."""
     style = "\n".join(path.read_text("utf-8") for path in styles)
     script = "\n".join(path.read_text("utf-8") for path in scripts)
@@ -87,7 +86,7 @@ def page_data(record: RunRecord) -> dict:
         "options": every_option(o, record.machine),
         "prompt": prompt,
         "legend": legend(speculative),
-        "marks": marks(f.by_source),
+        "marks": marks(f.by_source if f else []),
         "lanes": lanes(record, placed),
         "seconds": race_seconds(placed),
         "derived": speculative[0].step.derived,
@@ -104,8 +103,8 @@ def page_data(record: RunRecord) -> dict:
 
 def findings(record: RunRecord) -> dict:
     """Return the headline, and the lines below it about the measurement."""
-    pace = [ending.sentence(ending.pace(record))] if ending.is_compared(record) else []
-    lines = [*pace, *ending.texts_of(record, ending.RESULT)]
+    pace = ending.pace(record)
+    lines = [*([ending.sentence(pace)] if pace else []), *ending.texts_of(record, ending.RESULT)]
     return {"headline": ending.headline(record), "lines": lines}
 
 

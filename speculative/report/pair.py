@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ParamSpec
 
+from speculative.blog.encoder import Encoder
 from speculative.drafters.user import NO_FUNCTIONS, name_of
 from speculative.report import run, score
 from speculative.run.load import new_models_of
@@ -21,7 +22,7 @@ class PairOptions(ModelOptions):
     """The options of load_pair."""
 
     target: Callable | None = None
-    encoder: Any = None
+    encoder: Encoder | None = None
 
 
 SIGNATURE = inspect.signature(PairOptions)
@@ -73,7 +74,7 @@ def takes(options: Callable[P, Any]) -> Callable[[Callable[..., Pair]], Callable
 
 @takes(PairOptions)
 @errors_without_dashes()
-def load_pair(*values: Any, **options: Any) -> Pair:
+def load_pair(*values: object, **options: object) -> Pair:
     """Load a target and the models of its drafter. Official models that are missing are downloaded.
 
     The options are main.py's, in its order and with its defaults; the first are the draft's and the target's model
@@ -105,7 +106,7 @@ def load_pair(*values: Any, **options: Any) -> Pair:
     return Pair(o, models, functions=functions)
 
 
-def check_function(target: Any, encoder: Any, given: set[str]) -> None:
+def check_function(target: object, encoder: object, given: set[str]) -> None:
     """Raise UserError if this cannot be the target, or an option has no meaning beside it."""
     if not callable(target):
         raise UserError("target is a function target(x, n_last) -> distributions: name a model by target_model_size")

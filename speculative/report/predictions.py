@@ -6,11 +6,11 @@ tells the chance that the draft model's token is accepted there, or the draft mo
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from speculative.drafters.base import DrafterSpec
 from speculative.lookahead.costs import ByRows, line_through
-from speculative.report.record import Figures, Predictions
+from speculative.report.record import Account, Comparison, Figures, Predictions
 from speculative.report.simulate import KnownText, Prices, Simulation
 from speculative.run.steps import TextStep
 
@@ -30,14 +30,22 @@ class Measured(NamedTuple):
     draft_seconds: float  # seconds of a token of the draft model
 
 
-def predict(f: Figures, steps: Sequence[TextStep], in_run: ByRows, measured: Measured) -> Predictions:
+def predict(
+    f: Figures,
+    comparison: Comparison,
+    account: Account,
+    steps: Sequence[TextStep],
+    in_run: ByRows,
+    measured: Measured,
+) -> Predictions:
     """Predict the speedup of each drafter: for "auto", and for each of Ks_to_predict() up to the longest window that
     was timed. The Ks are texts, as in JSON.
 
-    f: of the run. steps: of its speculative decoder. in_run: {rows: seconds of a call of the target} in these.
+    f, comparison, account: of the run. steps: of its speculative decoder. in_run: {rows: seconds of a call of the
+    target} in these.
     """
     n_calls = Counter(step.drafted + 1 for step in steps if not step.prefill)  # {rows: calls of the run}
-    by_rows = costs_of_windows(f.t_target, in_run, n_calls, measured.timed)
+    by_rows = costs_of_windows(account.t_target, in_run, n_calls, measured.timed)
     Ks = Ks_to_predict(n_calls, max(by_rows))
     if not Ks:
         return Predictions({}, {})
@@ -45,15 +53,16 @@ def predict(f: Figures, steps: Sequence[TextStep], in_run: ByRows, measured: Mea
     prefill = f.seconds.prefill
     # Seconds of the run for a second in its calls.
     overhead = (f.seconds.speculative - prefill) / seconds_in_calls(steps, prices)
-    autoregressive_seconds = f.speedup * f.seconds.speculative  # seconds of as many tokens
+    autoregressive_seconds = comparison.speedup * f.seconds.speculative  # seconds of as many tokens
+    settings: list[int | str] = [*Ks, "auto"]
     predicted: dict = {}
     for name, specs in measured.drafters.items():
         predicted[name] = {}
-        for K in (*Ks, "auto"):
+        for K in settings:
             seconds, calls = mean_decode(measured.texts, prices, specs, K)
             speedup = autoregressive_seconds / (prefill + overhead * seconds)
             predicted[name][str(K)] = min(speedup, f.tokens / calls)  # a call of the target costs a token at least
-    return Predictions(predicted, window_beta={str(K): prices.window(K + 1) / f.t_target for K in Ks})
+    return Predictions(predicted, window_beta={str(K): prices.window(K + 1) / account.t_target for K in Ks})
 
 
 def costs_of_windows(t_target: float, in_run: ByRows, n_calls: Counter, timed: ByRows) -> ByRows:
@@ -73,7 +82,7 @@ def seconds_in_calls(steps: Sequence[TextStep], prices: Prices) -> float:
     return seconds
 
 
-def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[DrafterSpec], K: Any) -> tuple:
+def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[DrafterSpec], K: int | str) -> tuple:
     """Decode these texts with a drafter and a K, which may be "auto" -> seconds of all calls, calls of the target. If
     chance decides about drafts, they are means over several decodes."""
     chances = [chance for text in texts for chance in text.chances]

@@ -180,45 +180,48 @@ class Times:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The speculative decode beside the autoregressive one. Nothing if one decoder alone has run."""
+    """The speculative decode beside the autoregressive one."""
 
-    speedup: float | None = None  # autoregressive time per token / speculative time per token
-    speedup_without_prefill: float | None = None  # the same without reading the prompt
+    speedup: float  # autoregressive time per token / speculative time per token
+    speedup_without_prefill: float  # the same without reading the prompt
     doubt: str | None = None  # why the speedup cannot be right
 
 
 @dataclass(frozen=True)
 class Account:
-    """The reasons for the speedup: the costs of calls, relative to one row of the target, and the formulas. Nothing if
-    every call also read the prompt."""
+    """The reasons for the speedup: the costs of calls, relative to one row of the target, and the formulas."""
 
-    t_target: float | None = None  # seconds of one row of the target, loop included; none if each call read the prompt
-    c: float | None = None  # t_draft / t_target
-    beta: dict[str, float] | None = None  # {rows: time of a call with so many rows / time of one row}
-    mean_beta: float | None = None  # the mean of β over the run's windows
-    blog_speedup: float | None = None  # the blog's formula, without β
-    account_blog: float | None = None  # the blog's formula with β
-    account_leviathan: float | None = None  # Leviathan's formula with β; not for trees and blocks
+    t_target: float  # seconds of one row of the target, loop included; none if each call read the prompt
+    c: float  # t_draft / t_target
+    beta: dict[str, float]  # {rows: time of a call with so many rows / time of one row}
+    mean_beta: float  # the mean of β over the run's windows
+    blog_speedup: float  # the blog's formula, without β
+    account_blog: float  # the blog's formula with β
+    account_leviathan: float | None  # Leviathan's formula with β; not for trees and blocks
 
 
 @dataclass(frozen=True)
 class Predictions:
     """The speedups to expect of other settings on this text."""
 
-    predicted: dict[str, dict[str, float]] | None = None  # {drafter: {K: speedup}}, never above K + 1; K may be `auto`
-    window_beta: dict[str, float] | None = None  # {K: β}, measured or interpolated
+    predicted: dict[str, dict[str, float]]  # {drafter: {K: speedup}}, never above K + 1; K may be `auto`
+    window_beta: dict[str, float]  # {K: β}, measured or interpolated
 
 
 @dataclass(frozen=True)
-class Figures(Predictions, Account, Comparison, Times, Counts):
+class Figures(Times, Counts):
     """The figures of a run that has drafted. Equal calls are averaged; a call longer than three medians was interrupted
-    and does not count.
+    and does not count. In the JSON all parts are one object, with null in the places of those that are None."""
 
-    All parts in one object, as in the JSON: figures.assembled makes it of them. (The last parts come first, as the
-    fields without defaults have to be the first.) There is an account if t_target is not None.
-    """
-
+    comparison: Comparison | None = None  # None if one decoder alone has run
+    account: Account | None = None  # the same, and if every call also read the prompt
+    predictions: Predictions | None = None
     withheld: str | None = None  # why there are no predictions: threads had no core, or equal calls took unequal times
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the speedup cannot be right."""
+        return self.comparison.doubt if self.comparison else None
 
     @property
     def rate(self) -> float:
@@ -262,6 +265,10 @@ class RunRecord:
         """{name: decoder} of those that have run, in their order."""
         both = {"autoregressive": self.autoregressive, "speculative": self.speculative}
         return {name: decoder for name, decoder in both.items() if decoder}
+
+    @property
+    def comparison(self) -> Comparison | None:
+        return self.figures.comparison if self.figures else None
 
     @property
     def texts_differ(self) -> bool:

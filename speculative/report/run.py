@@ -77,12 +77,12 @@ class Run(Written):
     @property
     def text(self) -> str:
         """The text that the speculative decoder added to the prompt."""
-        return self.record.speculative.samples[0].text
+        return self.record.decoders["speculative"].samples[0].text
 
     @property
     def autoregressive(self) -> str:
         """The text that the autoregressive decoder added."""
-        return self.record.autoregressive.samples[0].text
+        return self.record.decoders["autoregressive"].samples[0].text
 
     @property
     def iterations(self) -> list[dict]:
@@ -97,12 +97,12 @@ class Run(Written):
     @property
     def speedup(self) -> float:
         """Autoregressive time / speculative time, per token."""
-        return self.record.figures.speedup
+        return self.figures["speedup"]
 
     @property
     def r(self) -> float:
         """The acceptance rate: tokens / Σ over iterations of (drafted + 1)."""
-        return self.record.figures.r
+        return self.figures["r"]
 
     def html(self) -> str:
         """Return the page that replays the run."""

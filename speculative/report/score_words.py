@@ -108,7 +108,9 @@ def speedups(score: ScoreRecord) -> dict[str, dict[str, float]]:
     """Return {drafter: {K: the speedup to expect}}; {} if these are withheld."""
     if score.withheld:
         return {}
-    return {name: {K: cell.speedup for K, cell in of_K.items()} for name, of_K in score.expected.items()}
+    return {
+        name: {K: cell.speedup for K, cell in of_K.items() if cell.speedup} for name, of_K in score.expected.items()
+    }
 
 
 def advice(score: ScoreRecord) -> list[str]:

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -143,7 +143,7 @@ class Simulation:
         self.clock.wait(len(proposal.tokens) * self.prices.draft)
         return proposal
 
-    def decode(self, specs: Sequence[DrafterSpec], K: Any) -> tuple[float, int]:
+    def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
         """Decode the text with the first of these drafters that proposes anything, and a K, which may be "auto" ->
         seconds, calls of the target."""
         text = self.text

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from speculative.report.advice import Setting, best_setting
-from speculative.report.record import Counts, Figures, RunRecord
+from speculative.report.record import Account, Comparison, Counts, Figures, RunRecord
 from speculative.report.words import RULE_WORDS, duration, label, percent, times
 from speculative.support.files import bytes_in_words
 
@@ -38,11 +38,13 @@ class Grid(NamedTuple):
 
 
 def figure_rows(record: RunRecord) -> list[Row]:
-    """Return a row for each figure that was measured."""
+    """Return a row for each figure that was measured; none if the speculative decoder has not run."""
     f = record.figures
+    if not f:
+        return []
     rows = [*count_rows(f, record.rule.formula)]
-    if f.t_target:
-        rows += account_rows(f)
+    if f.comparison and f.account:
+        rows += account_rows(f.comparison, f.account)
     for level in f.levels:
         value = f"r {level.r:.2f}, {level.tokens_per_iteration:.1f} tokens a call"
         drafts = f"{level.accepted} of {level.drafted} drafts accepted"
@@ -65,18 +67,19 @@ def count_rows(counts: Counts, chance: str) -> Iterator[Row]:
         yield Row("α, the paper's rule", f"{counts.alpha_token:.3f}", f"mean of {formula}, of the same drafts")
 
 
-def account_rows(f: Figures) -> Iterator[Row]:
+def account_rows(comparison: Comparison, account: Account) -> Iterator[Row]:
     """Yield the rows of the costs, relative to a row of the target, and of the formulas beside the measured speedup."""
-    costs = f"{duration(f.t_draft)} / {duration(f.t_target)}"
-    windows = [f"{n_rows} rows: {beta:.2f}" for n_rows, beta in f.beta.items() if n_rows != "1"]
-    yield Row("c", f"{f.c:.3f}", f"t_draft / t_target = {costs}")
-    yield Row("β", f"{f.mean_beta:.2f}", f"t_target of a window / of one row; {'  '.join(windows)}")
-    yield Row("measured", times(f.speedup_without_prefill), "without the prefill, to compare with the formulas")
-    yield Row("the blog's formula", times(f.blog_speedup), "r(K + 1) / (Kc + 1)")
-    yield Row("the formula with β", times(f.account_blog), "r(K + 1) / (Kc + β)")
-    if f.account_leviathan is not None:
+    costs = f"{duration(account.c * account.t_target)} / {duration(account.t_target)}"
+    windows = [f"{n_rows} rows: {beta:.2f}" for n_rows, beta in account.beta.items() if n_rows != "1"]
+    measured = times(comparison.speedup_without_prefill)
+    yield Row("c", f"{account.c:.3f}", f"t_draft / t_target = {costs}")
+    yield Row("β", f"{account.mean_beta:.2f}", f"t_target of a window / of one row; {'  '.join(windows)}")
+    yield Row("measured", measured, "without the prefill, to compare with the formulas")
+    yield Row("the blog's formula", times(account.blog_speedup), "r(K + 1) / (Kc + 1)")
+    yield Row("the formula with β", times(account.account_blog), "r(K + 1) / (Kc + β)")
+    if account.account_leviathan is not None:
         formula = "(1 - α^(K + 1)) / ((1 - α)(Kc + β))"
-        yield Row("Leviathan's, with β", times(f.account_leviathan), formula)
+        yield Row("Leviathan's, with β", times(account.account_leviathan), formula)
 
 
 def machine_rows(record: RunRecord) -> Iterator[Row]:
@@ -85,9 +88,9 @@ def machine_rows(record: RunRecord) -> Iterator[Row]:
     if peak:
         weights = sum(model.weight_bytes for model in record.models)
         yield Row("peak memory", bytes_in_words(peak), f"of which {bytes_in_words(weights)} are weights")
-    t_target = record.figures.t_target
-    if t_target and record.target.weight_bytes:  # a function has no weights
-        speed = record.target.weight_bytes / t_target / 1e9
+    account = record.figures and record.figures.account
+    if account and record.target.weight_bytes:  # a function has no weights
+        speed = record.target.weight_bytes / account.t_target / 1e9
         yield Row("weights read", f"{speed:.3g} GB/s", "each weight of the target once for an autoregressive token")
     for model in record.models:
         if model.kernels:
@@ -97,8 +100,11 @@ def machine_rows(record: RunRecord) -> Iterator[Row]:
 # ---- Counts ----------------------------------------------------------------------------------------------------------
 
 
-def charts(counts: Counts) -> list[Chart]:
-    """Return the accepted drafts by position, and by drafter if there are several; the target's calls by tokens."""
+def charts(counts: Counts | None) -> list[Chart]:
+    """Return the accepted drafts by position, and by drafter if there are several; the target's calls by tokens. None
+    of them if the speculative decoder has not run."""
+    if not counts:
+        return []
     place = "depth" if counts.tree else "position"
     both = zip(counts.accepted_by_position, counts.tested_by_position, strict=True)
     by_position = dict(enumerate(both, start=1))
@@ -120,12 +126,13 @@ def chart(caption: str, name: str, part: str, counts: dict) -> Chart:
 # ---- Predictions -----------------------------------------------------------------------------------------------------
 
 
-def grid(f: Figures) -> Grid | None:
+def grid(f: Figures | None) -> Grid | None:
     """Return the predictions; None if there are none."""
-    if not f.predicted:
+    if not f or not f.comparison or not f.predictions or not f.predictions.predicted:
         return None
+    predicted, window_beta = f.predictions.predicted, f.predictions.window_beta
     rows = []
-    for K in (*f.window_beta, "auto"):
-        speedups = [of_drafter[K] for of_drafter in f.predicted.values()]
-        rows.append([K, f.window_beta.get(K), *speedups])
-    return Grid([*f.predicted], rows, best_setting(f.predicted), run=(f.usual_K, f.speedup))
+    for K in (*window_beta, "auto"):
+        speedups = [of_drafter[K] for of_drafter in predicted.values()]
+        rows.append([K, window_beta.get(K), *speedups])
+    return Grid([*predicted], rows, best_setting(predicted), run=(f.usual_K, f.comparison.speedup))

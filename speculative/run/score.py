@@ -6,7 +6,7 @@ are of p and q after temperature and filters, as a decode would have them.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def new_models(session: Session) -> dict[str, Model]:
     return models
 
 
-def score_block(models: dict[str, Model], x: Any, n: int, rule: Rule, scores: dict[str, TokenScores]) -> None:
+def score_block(models: dict[str, Model], x: np.ndarray, n: int, rule: Rule, scores: dict[str, TokenScores]) -> None:
     """Add the scores of the last n tokens of x [n_x]."""
     q = models["target"](x[:-1], n)  # [n, n_vocab]
     for role, model in models.items():

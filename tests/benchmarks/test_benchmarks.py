@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from checkpoint_files import MODELS
-from tiny import ROOT, refusal
+from tiny import ROOT, refusal, with_values
 
 from benchmarks import __main__ as index
 from benchmarks import full_size, grid, pages, quiet, race, results, runs, theory
@@ -106,7 +106,7 @@ def with_clock(record, plain, speculative):
     """Return a run with these seconds for a call of each decoder."""
     decoders = with_times(record.autoregressive, plain), with_times(record.speculative, speculative)
     speedup = plain * len(decoders[0].steps) / (speculative * len(decoders[1].steps))
-    figures = replace(record.figures, speedup=speedup)
+    figures = with_values(record.figures, speedup=speedup)
     return replace(record, autoregressive=decoders[0], speculative=decoders[1], figures=figures)
 
 
@@ -131,7 +131,7 @@ def test_a_disturbed_run_is_decoded_again_and_then_refused(pair, tmp_path, capsy
     assert "4 runs were disturbed, the last as waited" in refusal(quiet.undisturbed, lambda: 0, lambda _: "waited")
     assert quiet.undisturbed(lambda: 0, lambda _: "waited", busy=True) == 0
     run = pair.compare("It was", 20)
-    record = replace(run.record, figures=replace(run.record.figures, doubt="too fast"))
+    record = replace(run.record, figures=with_values(run.record.figures, doubt="too fast"))
     Run(record).json(tmp_path / "run.json")
     line = refusal(index.main, ["race", str(tmp_path / "run.json"), str(tmp_path / "race.svg")])
     assert "run.json is not drawn: too fast" in line

@@ -9,7 +9,7 @@ from statistics import mean
 
 import pytest
 from mistakes import SEEN, Mistakes, make
-from tiny import sample_of, text_of
+from tiny import sample_of, text_of, with_values
 
 from speculative.lookahead.costs import costs_by_rows, line_through
 from speculative.report import advice, close_up, document, doubt, ending, figures, page, race, tables, words
@@ -25,6 +25,7 @@ from speculative.report.record import (
     Machine,
     Model,
     PackSaves,
+    Predictions,
     Prompt,
     RuleUsed,
     RunRecord,
@@ -114,9 +115,10 @@ def check_times():
 
 
 def check_account():
-    account = run_by_hand().figures
-    assert account.speedup == pytest.approx(10 / 8.3)
-    assert account.speedup_without_prefill == pytest.approx(8 / 6.1)
+    f = run_by_hand().figures
+    assert f.comparison.speedup == pytest.approx(10 / 8.3)
+    assert f.comparison.speedup_without_prefill == pytest.approx(8 / 6.1)
+    account = f.account
     assert (account.t_target, account.c, account.mean_beta) == pytest.approx((1.0, 0.1, 1.35))
     assert account.beta == pytest.approx({"2": 1.2, "3": 1.4})
     assert account.blog_speedup == pytest.approx(2 / 1.175)
@@ -125,18 +127,18 @@ def check_account():
 
 
 def reason(f):
-    return doubt.reason_to_doubt(f, 3.0) or ""
+    return doubt.reason_to_doubt(f, f.comparison, 3.0) or ""
 
 
 def check_doubt():
     record = run_by_hand()
     f = record.figures
     assert f.doubt is None
-    impossible = replace(f, speedup=2.2)
+    impossible = with_values(f, speedup=2.2)
     assert reason(impossible).startswith("2.00 tokens for each call")
-    beyond = replace(f, speedup_without_prefill=2.2)
+    beyond = with_values(f, speedup_without_prefill=2.2)
     assert reason(beyond).startswith("2.20 without the prompt")
-    cheap = replace(f, mean_beta=0.9)
+    cheap = with_values(f, mean_beta=0.9)
     assert reason(cheap).startswith("calls of the target with several")
     waited = replace(f, waited=9.0)
     assert doubt.disturbance(waited).startswith("the threads together waited 9 s for cores")
@@ -172,14 +174,14 @@ def check_lines():
 
 def check_advice():
     predicted = {"model": {"2": 1.2, "8": 1.5, "auto": 1.4}, "prompt_lookup+model": {"2": 1.2, "8": 1.3, "auto": 1.45}}
-    f = replace(run_by_hand().figures, predicted=predicted, window_beta={"2": 1.4, "8": 2.0})
+    f = replace(run_by_hand().figures, predictions=Predictions(predicted, {"2": 1.4, "8": 2.0}))
     record = run_by_hand(figures=f)
     assert advice.advice(record) == "Prediction: --fast would be 1.45 times as fast on this text."
     other = run_by_hand(figures=f, fast="int8/model")
     assert advice.advice(other) == "Prediction: --K auto would be 1.45 times as fast on this text."
     grid = tables.grid(f)
     assert grid.rows == [["2", 1.4, 1.2, 1.2], ["8", 2.0, 1.5, 1.3], ["auto", None, 1.4, 1.45]]
-    assert (grid.best, grid.run) == (("model", "8", 1.5), (2, f.speedup))
+    assert (grid.best, grid.run) == (("model", "8", 1.5), (2, f.comparison.speedup))
 
 
 def check_tables():
@@ -244,7 +246,7 @@ mistakes = Mistakes()
 
 
 def with_figures(record, **changes):
-    return replace(record, figures=replace(record.figures, **changes))
+    return replace(record, figures=with_values(record.figures, **changes))
 
 
 @mistakes.plant(check_counts, figures, "sums")
@@ -302,8 +304,8 @@ def counts_the_proposals_that_read_the_prompt(steps):
 
 
 @mistakes.plant(check_account, figures, "compare")
-def compares_with_the_prompt(counts, seconds, n_tokens, prefill):
-    return compare(counts, replace(seconds, prefill=0.0), n_tokens, prefill)
+def compares_with_the_prompt(counts, seconds, autoregressive, prefill):
+    return compare(counts, replace(seconds, prefill=0.0), autoregressive, prefill)
 
 
 @mistakes.plant(check_account, figures, "account_of")
@@ -341,18 +343,19 @@ def every_wait_disturbs(times):
 
 
 @mistakes.plant(check_doubt, doubt, "reason_to_doubt")
-def excuses_by_the_spread(f, spread):
-    return reason_to_doubt(replace(f, tokens_per_iteration=f.tokens_per_iteration * (spread or 1)), spread)
+def excuses_by_the_spread(f, comparison, spread):
+    excused = replace(f, tokens_per_iteration=f.tokens_per_iteration * (spread or 1))
+    return reason_to_doubt(excused, comparison, spread)
 
 
 @mistakes.plant(check_doubt, doubt, "reason_to_doubt")
-def trusts_the_speedup_without_the_prompt(f, spread):
-    return reason_to_doubt(replace(f, speedup_without_prefill=f.account_blog), spread)
+def trusts_the_speedup_without_the_prompt(f, comparison, spread):
+    return reason_to_doubt(f, replace(comparison, speedup_without_prefill=f.account.account_blog), spread)
 
 
 @mistakes.plant(check_doubt, doubt, "reason_to_doubt")
-def excuses_cheap_windows_by_the_spread(f, spread):
-    return reason_to_doubt(replace(f, mean_beta=f.mean_beta * (spread or 1)), spread)
+def excuses_cheap_windows_by_the_spread(f, comparison, spread):
+    return reason_to_doubt(with_values(f, mean_beta=f.account.mean_beta * (spread or 1)), comparison, spread)
 
 
 @mistakes.plant(check_lines, ending, "acceptance_line")
@@ -374,12 +377,12 @@ def says_that_lossless_rules_lose(record):
 
 @mistakes.plant(check_lines, ending, "pace")
 def multiplies_by_the_speedup(record):
-    return pace(with_figures(record, speedup=1 / record.figures.speedup))
+    return pace(with_figures(record, speedup=1 / record.comparison.speedup))
 
 
 @mistakes.plant(check_lines, ending, "account_line")
 def gives_the_blogs_figure_twice(record):
-    return account_line(with_figures(record, account_blog=record.figures.blog_speedup))
+    return account_line(with_figures(record, account_blog=record.figures.account.blog_speedup))
 
 
 @mistakes.plant(check_advice, advice, "setting_to_try")
@@ -394,13 +397,14 @@ def does_not_know_fast(record, setting):
 
 @mistakes.plant(check_advice, tables, "grid")
 def has_one_row_of_predictions(f):
-    predicted = {name: dict.fromkeys(speedups, speedups["2"]) for name, speedups in f.predicted.items()}
-    return grid(replace(f, predicted=predicted))
+    predicted = f.predictions.predicted
+    again = {name: dict.fromkeys(speedups, speedups["2"]) for name, speedups in predicted.items()}
+    return grid(with_values(f, predicted=again))
 
 
 @mistakes.plant(check_tables, tables, "account_rows")
-def gives_the_figure_with_beta_twice(f):
-    return account_rows(replace(f, blog_speedup=f.account_blog))
+def gives_the_figure_with_beta_twice(comparison, account):
+    return account_rows(comparison, replace(account, blog_speedup=account.account_blog))
 
 
 @mistakes.plant(check_tables, tables, "charts")

@@ -32,7 +32,7 @@ from speculative.report.figures import figures
 from speculative.report.measuring import Measured, measure
 from speculative.report.observe import BLOG_TEXT, first_unlike_the_blogs, line_of_session
 from speculative.report.page import page
-from speculative.report.record import DecoderRecord, Difference, RuleUsed
+from speculative.report.record import Comparison, DecoderRecord, Difference, Predictions, RuleUsed
 from speculative.report.simulate import KnownText, Prices, Simulation
 from speculative.report.tables import figure_rows, grid
 from speculative.report.turns import median_run, timed_turns
@@ -134,9 +134,9 @@ def recorded(run, records, f, **changes):
 def test_the_costs_and_the_account_of_a_scripted_run(run):
     records = scripted(N=200)
     f = figures(*records)
-    assert f.c == pytest.approx(0.1 / 1.1)
-    assert f.beta["5"] == pytest.approx(1.5 / 1.1)
-    assert f.account_blog == pytest.approx(f.speedup, rel=0.01)
+    assert f.account.c == pytest.approx(0.1 / 1.1)
+    assert f.account.beta["5"] == pytest.approx(1.5 / 1.1)
+    assert f.account.account_blog == pytest.approx(f.comparison.speedup, rel=0.01)
     rows = figure_rows(recorded(run, records, f))
     assert [row.name for row in rows][-2:] == ["the formula with β", "Leviathan's, with β"]
 
@@ -177,11 +177,11 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
     said = "\n".join(line.text for line in lines(record, CAME, WHY))
     speed = text_of(record, "speed")
     if not longer:
-        assert f.mean_beta == pytest.approx(window, abs=0.1)
-    assert speed.startswith(f"{f.speedup:.2f} times as fast{', but do not trust it' if doubt else ''}: ")
+        assert f.account.mean_beta == pytest.approx(window, abs=0.1)
+    assert speed.startswith(f"{f.comparison.speedup:.2f} times as fast{', but do not trust it' if doubt else ''}: ")
     assert (doubt or "") in speed
     assert ("nother program probably used the processor: try again." in speed) == bool(doubt and not waited)
-    assert (f"β = {f.mean_beta:.2f} times" in said) == (doubt is None)
+    assert (f"β = {f.account.mean_beta:.2f} times" in said) == (doubt is None)
     assert (withheld or "None") in str(f.withheld)
     assert (grid(f) is None) == bool(withheld)
     assert ("\nOther settings are not predicted: " in said) == bool(withheld and not doubt)
@@ -194,13 +194,13 @@ def test_doubt_and_predictions(run, window, shortest, longer, waited, doubt, wit
 def test_the_noisier_the_machine_the_more_is_doubted(window, factor, spread, more, waited):
     """Of the same figures, beside calls with one row whose times are more or less spread, and threads that waited."""
     f = figures(*scripted(window=lambda rows: 1 if rows == 1 else window))
+    speedup = factor * f.comparison.speedup
     doubts = []
     for noise in (0, 1):
-        changed = {"waited": 100.0 if noise and waited else 0.0, "speedup": factor * f.speedup}
-        doubted = replace(f, **changed, speedup_without_prefill=factor * f.speedup)
-        doubts.append(reason_to_doubt(doubted, spread + noise * more) is not None)
+        disturbed = replace(f, waited=100.0 if noise and waited else 0.0)
+        doubts.append(reason_to_doubt(disturbed, Comparison(speedup, speedup), spread + noise * more) is not None)
     assert doubts[0] <= doubts[1]
-    assert doubts[0] or factor * f.speedup <= (1 + NOISE) * f.tokens_per_iteration
+    assert doubts[0] or speedup <= (1 + NOISE) * f.tokens_per_iteration
 
 
 # ---- Predictions -----------------------------------------------------------------------------------------------------
@@ -238,12 +238,12 @@ def test_a_run_predicts_the_speedup_of_another_K():
 
     autoregressive, speculative = scripted(N=2000, window=window)
     measured = measured_of({rows: window(rows) for rows in range(1, 10)}, [0.75] * 2000)
-    predicted = figures(autoregressive, speculative, measured).predicted
+    predicted = figures(autoregressive, speculative, measured).predictions.predicted
     assert [*predicted["model"]] == ["1", "2", "4", "8", "auto"]
     assert [*predicted["prompt_lookup"].values()] == [pytest.approx(1.0, rel=0.1)] * 5
-    assert predicted["model"]["4"] == pytest.approx(figures(autoregressive, speculative).speedup, rel=0.03)
+    assert predicted["model"]["4"] == pytest.approx(figures(autoregressive, speculative).comparison.speedup, rel=0.03)
     for K in (1, 2, 8):
-        measured_there = figures(*scripted(N=2000, K=K, window=window, seed=1)).speedup
+        measured_there = figures(*scripted(N=2000, K=K, window=window, seed=1)).comparison.speedup
         assert predicted["model"][str(K)] == pytest.approx(measured_there, rel=0.05)
 
 
@@ -251,14 +251,14 @@ def test_a_run_predicts_the_speedup_of_another_K():
 def test_no_prediction_exceeds_what_its_window_allows(alpha, seconds, t_row):
     autoregressive, speculative = scripted(N=20, alpha=alpha, window=lambda rows: t_row if rows == 1 else seconds[0])
     f = figures(autoregressive, speculative, measured_of(dict(enumerate(seconds, start=1)), [alpha] * 20))
-    for speedups in (f.predicted or {}).values():
+    for speedups in f.predictions.predicted.values() if f.predictions else ():
         assert all(speedup <= int(K) + 1 + 1e-9 for K, speedup in speedups.items() if K != "auto")
-        assert min(f.window_beta.values()) >= min(1, *f.beta.values()) - 1e-9
-        assert f.window_beta["8"] >= f.beta["5"] * (1 - 1e-9)
-    assert f.doubt or f.speedup <= (1 + NOISE) * f.tokens_per_iteration
+        assert min(f.predictions.window_beta.values()) >= min(1, *f.account.beta.values()) - 1e-9
+        assert f.predictions.window_beta["8"] >= f.account.beta["5"] * (1 - 1e-9)
+    assert f.doubt or f.comparison.speedup <= (1 + NOISE) * f.tokens_per_iteration
     autoregressive.steps[0].prefill = speculative.steps[0].prefill = True
     f = figures(autoregressive, speculative)
-    assert f.doubt or f.speedup_without_prefill <= (1 + NOISE) * f.tokens_per_iteration
+    assert f.doubt or f.comparison.speedup_without_prefill <= (1 + NOISE) * f.tokens_per_iteration
 
 
 def test_windows_are_timed_once_and_in_a_share_of_the_time(pair, repeating):
@@ -332,11 +332,12 @@ def test_without_predictions_a_slow_run_says_why(run):
 
 @pytest.mark.parametrize(("own", "is_withheld"), [(2.0, False), (2.15, False), (1.86, False), (2.17, True), (1.84, 1)])
 def test_predictions_that_are_wrong_for_the_run_itself_are_withheld(run, own, is_withheld):
-    f = replace(figures(*scripted()), speedup=2.0, doubt=None, predicted={"model": {"4": own, "auto": 2.5}})
+    predictions = Predictions({"model": {"4": own, "auto": 2.5}}, {})
+    f = replace(figures(*scripted()), comparison=Comparison(2.0, 2.0), predictions=predictions)
     f = without_wrong(f, run.options)
     said = advice(recorded(run, scripted(), f))
     reason = f"Other settings are not predicted: the speedup of this run, 2.00, would have been predicted as {own:.2f}."
-    assert (f.predicted is None) == is_withheld
+    assert (f.predictions is None) == is_withheld
     assert (said == reason) == is_withheld
 
 
@@ -366,7 +367,7 @@ def test_a_run_is_advised_of_what_is_clearly_faster(run, pair, options, fast, nu
     records = scripted()
     f = figures(*records)
     predicted = {"model": {"4": 2.0, "8": number, "auto": auto}, LOOKUPS: {"auto": lookups}}
-    f = replace(f, speedup=2.0, doubt=None, predicted=predicted, window_beta={}, withheld=None)
+    f = replace(f, comparison=Comparison(2.0, 2.0), predictions=Predictions(predicted, {}), withheld=None)
     rule = RuleUsed(o.accept, "", lossless=not o.accept.startswith("lenient"))
     record = recorded(run, records, f, options=o, fast=fast, rule=rule)
     assert advice(record).startswith(f"Prediction: {said}")
@@ -450,7 +451,7 @@ def test_the_lines_about_the_texts(run, changes, temperature, differ, both, text
         other = replace(run.speculative, samples=[replace(sample, tokens=[*sample.tokens[:-1], 0])])
         record = replace(record, speculative=other)
     if not both:
-        record = replace(record, autoregressive=None, figures=replace(run.figures, speedup=None))
+        record = replace(record, autoregressive=None, figures=replace(run.figures, comparison=None))
     assert (text_of(record, "texts"), text_of(record, "law")) == (texts, law)
     assert (blog or "None") in str(text_of(record, "blog"))
 

@@ -33,6 +33,19 @@ runpy.run_path("main.py", run_name="__main__")
 HPARAMS = {"n_vocab": 50, "n_ctx": 24, "n_embd": 12, "n_head": 3, "n_layer": 3}
 
 
+def with_values(f, **values):
+    """Figures with other values, each in the part that has the field."""
+    for name, value in values.items():
+        for part in (f.comparison, f.account, f.predictions):
+            if hasattr(part, name):
+                changed = replace(part, **{name: value})
+                f = replace(f, **{type(part).__name__.lower(): changed})
+                break
+        else:
+            f = replace(f, **{name: value})
+    return f
+
+
 def text_of(record, kind):
     """The line of this kind of a run's ending, None if there is none."""
     return next(iter(texts_of(record, kind)), None)
