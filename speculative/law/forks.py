@@ -8,7 +8,6 @@ by bisection. Nothing has to be known about a formula but its values.
 The walk at the end goes along all paths: a fork has branches with known chances, and a path takes one of each.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -141,7 +140,7 @@ class Number:
 # There is one WALK in a process, because a generator that somebody's code makes has no other way to it. Two begin paths
 # on it: paths.law_of, which starts each program and takes its paths one after the other; and samplers/drawn.py, where
 # each text that is drawn is a path without forks. All others ask: how many nodes there were (samplers/following.py),
-# how long the path takes (samplers/guard.py), and what belongs to the path alone.
+# whether it is the same path still (samplers/guard.py), and what belongs to the path alone.
 
 
 MOST_IN_PATH = 2_000  # nodes: random numbers and calls of models
@@ -152,6 +151,7 @@ class Walk:
 
     def __init__(self) -> None:
         self.n_nodes = 0  # of all programs: random numbers and calls of models
+        self.n_paths = 0  # of all programs: those that began
         self.start_program()
 
     def start_program(self, reseeds: bool = True) -> None:
@@ -166,6 +166,7 @@ class Walk:
     def begin_path(self, branches: list[int]) -> None:
         """Begin the path that takes these branches, and the first ones after them."""
         self.branches = branches
+        self.n_paths += 1
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
         self.n_nodes_before = self.n_nodes
@@ -173,14 +174,6 @@ class Walk:
         self.n_unseeded = 0  # streams
         NotFollowed.raised.clear()
         self.of_path: dict = {}  # {a generator or the like: what it keeps, which is forgotten when the path ends}
-        self.restart_clocks()
-
-    def restart_clocks(self) -> None:
-        self.began = clocks()
-
-    def seconds(self) -> np.ndarray:  # [2]
-        """The seconds since then that this process has computed, and all of them."""
-        return clocks() - self.began
 
     def count(self) -> None:
         """Note a node. Raises UserError."""
@@ -209,11 +202,6 @@ class Walk:
         self.depth += 1
         self.weight *= chances[taken] / sum(chances)
         return taken
-
-
-def clocks() -> np.ndarray:  # [2]
-    """The seconds that this process has computed, and the time. On a busy machine a path may wait for long."""
-    return np.array([time.process_time(), time.monotonic()])
 
 
 WALK = Walk()

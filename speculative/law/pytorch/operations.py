@@ -6,12 +6,12 @@ here, number by number, or refused. The package's own file says which is of whic
 A kind is a function kind(call) -> what the operation returns.
 """
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from speculative.law.forks import NotFollowed
 from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices
@@ -20,6 +20,7 @@ from speculative.law.races import largest_first
 from speculative.law.unknown import UnknownNumber, computed
 
 ATEN = torch.ops.aten
+NESTED = (list, tuple, dict)  # that hold an operation's arguments
 
 
 def name_of(operation) -> str:
@@ -54,7 +55,21 @@ class Call(NamedTuple):
 
 def tensors_in(given) -> list[torch.Tensor]:
     """The tensors in nested lists, tuples and dicts."""
-    return [thing for thing in tree_leaves(given) if isinstance(thing, torch.Tensor)]
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if not isinstance(given, NESTED):
+        return []
+    parts = given.values() if isinstance(given, dict) else given
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def with_each(change: Callable, given):
+    """The same nested lists, tuples and dicts, with change(thing) in the place of each thing in them."""
+    if isinstance(given, dict):
+        return {name: with_each(change, part) for name, part in given.items()}
+    if isinstance(given, NESTED):
+        return type(given)([with_each(change, part) for part in given])
+    return change(given)
 
 
 # ---- Refuse ----------------------------------------------------------------------------------------------------------
@@ -83,7 +98,7 @@ def move(call: Call):
         types.add(call.args[0].dtype)
     if len(types) > 1:
         to_dtype = partial(of_dtype, dtype_of_result(call))
-        args, kwargs = tree_map(to_dtype, (call.args, call.kwargs))
+        args, kwargs = with_each(to_dtype, (call.args, call.kwargs))
         call = Call(call.operation, args, kwargs)
     return call.run()
 
