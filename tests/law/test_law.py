@@ -787,13 +787,13 @@ def test_a_loss_that_would_most_likely_have_shown_fails_twice_19_times_out_of_20
 def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkeypatch):
     tried = []
 
-    def noted(decode, case, *options):
+    def noted(decode, case, *options, **named):
         tried.append(case.line)
-        return law_of_texts(decode, case, *options)
+        return law_of_texts(decode, case, *options, **named)
 
     law_of_texts = following.law_of_texts
     monkeypatch.setattr(following, "law_of_texts", noted)
-    monkeypatch.setattr(following, "MOST_NODES", 0)
+    monkeypatch.setattr(following, "MOST_NODES_OF_LINE", 0)
     monkeypatch.setattr(following, "MOST_PATHS", 20)
     verdict = speculative.law(lambda p: np.random.choice(len(p), p=p))
     assert verdict.lossless

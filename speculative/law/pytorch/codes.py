@@ -69,7 +69,7 @@ def write(tensor, changed: dict):
     """Write numbers, known and unknown ones, into a tensor: {index: number}."""
     new = tensor.detach().clone(memory_format=torch.contiguous_format)
     nans = NANS.get(tensor.dtype, Nans(tensor.dtype, 0, 0))
-    bits = new.view(nans.of_bits)  # the same memory
+    bits = new.view(nans.of_bits).numpy()  # the same memory; an array takes a number faster than a tensor does
     for index, number in changed.items():
         if isinstance(number, UnknownNumber) and tensor.dtype in N_VALUES:
             number = computed(rounding(tensor.dtype), [number])

@@ -1,12 +1,13 @@
 """The laws of a sampler's texts in the cases, by every path that its random numbers can take."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from speculative.law.forks import WALK, NotFollowed
-from speculative.law.paths import EXACT, NotRepeatable, TooManyPaths, distance
+from speculative.law.paths import EXACT, INFINITY, NotRepeatable, TooManyPaths, distance
 from speculative.law.samplers.cases import CASES, Case, interleaved
 from speculative.law.samplers.guard import MOST_PATHS, Progress, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import cause_of
@@ -15,7 +16,10 @@ from speculative.law.samplers.sampler import Sampler, Trial, left_out
 from speculative.law.samplers.stand_ins import OF_THE_SYSTEM, UnknownStandIns
 from speculative.support.errors import UserError
 
-MOST_NODES = 80_000  # random numbers and calls of models, in all cases
+# Random numbers and calls of models, after which no more cases of a line are followed; and if the check is thorough, in
+# all cases. The first case of each line is followed anyway.
+MOST_NODES_OF_LINE = 1_500
+MOST_NODES = 80_000
 N_FIRST = 4  # cases by which a decoder is chosen
 
 
@@ -24,6 +28,7 @@ class Findings:
     """The laws of the cases that could be followed."""
 
     sampler: Sampler
+    is_thorough: bool = False
     laws: dict[Case, dict] = field(default_factory=dict)
     distances: dict[Case, float] = field(default_factory=dict)  # from the target's laws
     raised: dict[Case, UserError] = field(default_factory=dict)  # by the sampler
@@ -47,15 +52,17 @@ class Findings:
         n_cases = sum(case not in self.laws and case not in self.raised for case in CASES)
         if not n_cases:
             return ""
-        return (
-            f"Not tried: {n_cases} more cases of the same kinds, which have over {MOST_PATHS:,} paths each, "
-            f"or came after {MOST_NODES:,} random numbers and calls.\n"
+        words = (
+            f"Not tried: {n_cases} more cases of the same kinds, which have over {MOST_PATHS:,} paths each, or came "
         )
+        if self.is_thorough:
+            return f"{words}after {MOST_NODES:,} random numbers and calls.\n"
+        return f"{words}after enough others: --thorough tries more of them.\n"
 
 
-def follow(function: Callable) -> Findings:
+def follow(function: Callable, is_thorough: bool = False) -> Findings:
     """Follow every path of the cases. Raises UserError if the parameters are none of FORMS."""
-    findings = Findings(Sampler(function))
+    findings = Findings(Sampler(function), is_thorough)
     stand_ins = UnknownStandIns()
     try:
         with Progress() as progress, stand_ins_in(function, stand_ins):
@@ -95,27 +102,37 @@ def trial_in_first_cases(decode: Callable) -> Trial:
 
 def follow_cases(findings: Findings, progress: Progress) -> None:
     """Follow as many cases as there are nodes for, of each line at least one. Raises UserError."""
-    n_before = WALK.n_nodes
-    lines_tried = set()
+    n_nodes: Counter = Counter()  # of each line that was tried
     for case in interleaved(CASES):
-        progress.show(
-            f"following every path: {len(findings.laws)} of {len(CASES)} cases, {len(findings.wrong)} of them wrong"
-        )
-        is_over_budget = WALK.n_nodes - n_before > MOST_NODES
-        if is_over_budget and case.line in lines_tried:
+        progress.show(so_far(findings))
+        # A wrong one is followed further, as more cases tell its causes apart.
+        is_over_budget = n_nodes[case.line] > MOST_NODES_OF_LINE * (4 if findings.wrong else 1)
+        if findings.is_thorough:
+            is_over_budget = n_nodes.total() > MOST_NODES
+        is_first = not n_nodes[case.line]
+        if is_over_budget and not is_first:
             continue
-        lines_tried.add(case.line)  # also if it has too many paths: the next one of the line has more texts
+        most_nodes = INFINITY if is_first or findings.is_thorough else 2 * MOST_NODES_OF_LINE
+        n_before = WALK.n_nodes
         with contextlib.suppress(TooManyPaths):
-            follow_case(case, findings)
+            follow_case(case, findings, most_nodes)
+        n_nodes[case.line] += WALK.n_nodes - n_before  # also if it has too many paths: the next one has more texts
     if not findings.laws and not findings.raised:
         raise UserError(f"each case has more than {MOST_PATHS:,} paths")
 
 
-def follow_case(case: Case, findings: Findings) -> None:
+def so_far(findings: Findings) -> str:
+    """Words while it goes on."""
+    if findings.wrong:
+        return f"{len(findings.wrong)} of {len(findings.laws)} cases are wrong; looking for the cause ..."
+    return f"no loss in the first {len(findings.laws)} of {len(CASES)} cases; going on ..."
+
+
+def follow_case(case: Case, findings: Findings, most_nodes: float) -> None:
     """Add the law of a case, or the error that the sampler raises in it. Raises TooManyPaths and NotRepeatable."""
     # Once a case is wrong, so is the sampler: the cases after it are there for the cause, which quick ones tell too.
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS
-    enumerate_law = partial(law_of_texts, findings.sampler.decode, case, most_paths)
+    enumerate_law = partial(law_of_texts, findings.sampler.decode, case, most_paths, most_nodes=most_nodes)
     try:
         own_law = enumerate_law()
         from_target = distance(own_law, case.law())

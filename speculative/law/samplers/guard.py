@@ -28,7 +28,7 @@ import numpy as np
 
 from speculative.law.forks import WALK, NotFollowed
 from speculative.law.generators import NoDistribution
-from speculative.law.paths import TooManyPaths, law_of
+from speculative.law.paths import INFINITY, TooManyPaths, law_of
 from speculative.law.samplers.cases import Case
 from speculative.law.samplers.places import is_file_of_library, replaced
 from speculative.law.samplers.stand_ins import StandIns, UnknownStandIns
@@ -232,6 +232,8 @@ def program_of(decode: Callable, case: Case) -> Callable:
     return program
 
 
-def law_of_texts(decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True) -> dict:
+def law_of_texts(
+    decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True, most_nodes: float = INFINITY
+) -> dict:
     """The exact law of the texts. Raises UserError."""
-    return law_of(program_of(decode, case), most, reseeds)
+    return law_of(program_of(decode, case), most, reseeds, most_nodes)
