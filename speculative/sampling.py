@@ -11,12 +11,13 @@ Source: Chen et al. 2023, "Accelerating Large Language Model Decoding with Specu
 the blog post "Speculative Sampling".
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.support.errors import UserError
+from speculative.support.errors import UserError, first_line
 
 ROUNDING = 0.01  # by which the sum of a distribution may differ from 1, as in float16
 
@@ -74,42 +75,84 @@ def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
 
 
 def ratio(q: np.ndarray, p: np.ndarray, j: int) -> float:  # [n_vocab] twice, id
-    """q(j) / p(j). Raises UserError if p(j) is 0, as j cannot have been drawn from p then."""
+    """q(j) / p(j). Raises UserError if p(j) is 0, as j cannot have been drawn from p then, or if p is of another
+    vocabulary than q."""
+    if len(p) != len(q):
+        raise UserError(f"the drafter's rows of p have {len(p)} entries, and the model's {len(q)}: one for each id")
     if p[j] == 0:
         raise UserError(f"the drafter proposed token {j}, whose p is 0: the token must be drawn from p")
     return float(q[j]) / float(p[j])
 
 
-def as_proposal(given: Any) -> Any:
-    """The proposal of a drafter that returned a Proposal or (tokens, p), with tokens [m] and p [m, n_vocab] as arrays
-    (a trees.Tree as it is). Raises UserError if it is something else."""
+def with_two_parameters(draft: Callable) -> Callable:
+    """Return draft itself, or draft(x, k, None) as a function of x and k if it needs a third parameter, go_on."""
+    parameters = inspect.signature(draft).parameters
+    needs_go_on = "go_on" in parameters and parameters["go_on"].default is inspect.Parameter.empty
+    return (lambda x, k: draft(x, k, None)) if needs_go_on else draft
+
+
+def as_proposal(given: Any, k: int, name: str = "the drafter") -> Any:
+    """Return the proposal of a drafter that returned a Proposal or (tokens, p), with tokens [m] and p [m, n_vocab] as
+    arrays, and a trees.Tree as it is. k: the most drafts. name: the drafter's, in messages.
+
+    Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
+    """
     if not isinstance(given, Proposal):
         if hasattr(given, "tokens"):
             return given
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise UserError(
-                f"the drafter returned {type(given).__name__}: draft(x, k) has to return (tokens, p) or a "
-                "Proposal(tokens, p); drafters.model.model_drafter(model, rng) makes such a drafter of a model"
+                f"{name} should return (tokens, p), not {given!r:.80}",
+                hint="drafters.model.model_drafter(model, rng) makes a drafter of a model",
             )
         given = Proposal(*given)
-    m = len(given.tokens)
-    p = np.asarray(given.p) if m else np.empty((0, 1), np.float32)  # [m, n_vocab]
-    if len(p) != m:
-        raise UserError(f"the drafter returned {m} tokens and {len(p)} rows of p: each token has to have its own")
-    return given._replace(tokens=read_only(np.array(given.tokens, int)), p=read_only(p))
+    try:
+        tokens = np.array(whole_numbers(given.tokens), int)  # [m]
+        p = np.asarray(given.p) if len(tokens) else np.empty((0, 1), np.float32)  # [m, n_vocab]
+        if not np.can_cast(p.dtype, np.float64, "same_kind"):
+            raise TypeError(f"p is {p.dtype}")
+        sums = np.sum(p, axis=-1)  # [m]
+        is_distribution = bool(np.all(np.abs(sums - 1) <= ROUNDING) and np.min(p, initial=0) >= 0)
+    except NOT_IDS as error:
+        raise UserError(f"{name} should return (tokens, p): {first_line(error)}") from error
+    m = len(tokens)
+    if m > k:
+        raise UserError(f"{name} proposes {m} tokens, and {k} were asked for")
+    if p.ndim != 2 or len(p) != m:
+        raise UserError(f"{name} gives p of shape {p.shape} for {m} tokens: each has to have its own row, [n_vocab]")
+    for token in tokens:
+        if not 0 <= token < p.shape[1]:
+            raise UserError(f"{name} proposes the token {token}: ids go from 0 to {p.shape[1] - 1}")
+    if not is_distribution:
+        raise UserError(f"{name} gives rows of p that are not distributions: entries >= 0 whose sum is 1")
+    return given._replace(tokens=read_only(tokens), p=read_only(p))
+
+
+NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
+
+
+def whole_numbers(given: Any) -> list[int]:
+    """Return token ids as whole numbers. Raises one of NOT_IDS."""
+    given = list(given)
+    ids = [int(token) for token in given]
+    if ids != given:
+        raise ValueError(f"{given} are not token ids")
+    return ids
 
 
 def as_distributions(rows: np.ndarray, n: int) -> np.ndarray:  # [n or more, n_vocab] -> [n, n_vocab]
     """The last n rows that a model returned. Raises UserError if they are not distributions."""
-    is_array = getattr(rows, "ndim", 0) == 2 and rows.dtype.kind == "f"
+    dtype = getattr(rows, "dtype", None)
+    is_array = getattr(rows, "ndim", 0) == 2 and getattr(dtype, "kind", "") == "f"  # not a tensor's of PyTorch
     if not is_array or len(rows) < n:
         returned = type(rows).__name__
-        if hasattr(rows, "dtype"):
-            returned = f"{rows.dtype}{[*rows.shape]}"
+        if dtype is not None:
+            returned = f"{dtype}{[*rows.shape]}"
         raise UserError(
-            f"the model returned {returned}: model(x, n_last={n}) has to return a float array [{n}, n_vocab]"
+            f"the model returned {returned}: model(x, n_last={n}) has to return a float array of NumPy, [{n}, n_vocab]"
         )
     rows = rows[len(rows) - n :]
+    rows = np.asarray(rows) if isinstance(rows, np.ndarray) else rows  # not a np.matrix, whose sums are another's
     sums = np.sum(rows, axis=-1)  # [n]
     if not (np.all(np.abs(sums - 1) <= ROUNDING) and np.min(rows) >= 0):
         raise UserError(
@@ -156,16 +199,18 @@ def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]
 def speculative_sampling(x, draft, target_model, N, K, rng, accept=token_by_token) -> Iterator[Step]:
     """Algorithm 2, speculative sampling: one call of the target gives up to K + 1 tokens, N tokens in all.
 
-    draft(x, k) -> Proposal of at most k tokens. accept(proposal, q, rng) -> the tokens to add: token_by_token, or a
-    rule of rules.py. (In the blog p[i] and q[i] belong to position i of the text, here to draft i.)
+    draft(x, k) -> Proposal of at most k tokens, or (tokens, p). accept(proposal, q, rng) -> the tokens to add:
+    token_by_token, or a rule of rules.py. (In the blog p[i] and q[i] belong to position i of a text, here to draft i.)
     """
+    draft = with_two_parameters(draft)
     x = list(x)  # [n]
     n = len(x)
     T = n + N
 
     while n < T:
         # Step 1: the draft proposes up to K tokens. The target adds one token of its own, so leave room for it.
-        proposal = as_proposal(draft(x, min(K, T - n - 1)))  # tokens [m], p [m, n_vocab]
+        k = min(K, T - n - 1)
+        proposal = as_proposal(draft(x, k), k)  # tokens [m], p [m, n_vocab]
         m = len(proposal.tokens)
 
         # Step 2: the target scores all drafts in one call; q[i] is its distribution in the place of tokens[i].

@@ -1,15 +1,15 @@
 """The entry by which a file of this folder declares a drafter, the context from which a drafter is made, and the
 reading of a user's functions' results."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.filters import Filters
-from speculative.sampling import NOTHING, ROUNDING, Proposal
-from speculative.support.errors import UserError, first_line
+from speculative.sampling import NOTHING, Proposal, as_proposal
+from speculative.support.errors import UserError
 
 
 class Context(NamedTuple):
@@ -60,55 +60,25 @@ def until_unsure(margins: Sequence[float], go_on: Callable | None) -> int:
 # ---- What users' functions return ------------------------------------------------------------------------------------
 
 
-NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
-
-
-def whole_numbers(given: Iterable) -> list[int]:
-    """Return token ids as whole numbers. Raises one of NOT_IDS."""
-    given = list(given)
-    ids = [int(token) for token in given]
-    if ids != given:
-        raise ValueError(f"{given} are not token ids")
-    return ids
-
-
-def proposal_of(proposed: Sequence, k: int, n_vocab: int, name: str) -> Proposal:
+def proposal_of(proposed: object, k: int, n_vocab: int, name: str) -> Proposal:
     """Return the pair or Proposal that a user's drafter returned, as a Proposal whose rows of p sum to 1.
 
-    Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
+    Raises UserError as as_proposal does, and if a token has probability 0.
     """
-    try:
-        return read_proposal(proposed, k, n_vocab, name)
-    except NOT_IDS as error:
-        raise UserError(f"the drafter {name} should return (tokens, p): {first_line(error)}") from error
-
-
-def read_proposal(proposed: Sequence, k: int, n_vocab: int, name: str) -> Proposal:
-    """Return the proposal. Raises UserError, or one of NOT_IDS."""
-    if not isinstance(proposed, tuple | list) or len(proposed) < 2:
-        raise UserError(f"the drafter {name} should return (tokens, p), not {proposed!r:.80}")
-    given, p, *_ = proposed
-    margins = [float(margin) for margin in proposed.margins] if isinstance(proposed, Proposal) else []
-    tokens = whole_numbers(given)
-    m = len(tokens)
-    if m > k:
-        raise UserError(f"the drafter {name} proposes {m} tokens, and {k} were asked for")
+    given = as_proposal(proposed, k, f"the drafter {name}")
+    m = len(given.tokens)
     if m == 0:
         return NOTHING
-    for token in tokens:
-        if not 0 <= token < n_vocab:
-            raise UserError(f"the drafter {name} proposes the token {token}: ids go from 0 to {n_vocab - 1}")
-    p = np.asarray(p)  # [m, n_vocab]
-    if p.shape != (m, n_vocab):
-        raise UserError(f"the drafter {name} gives p of shape {p.shape} for {m} tokens: it should be ({m}, {n_vocab})")
-    p = p.astype(np.float64, casting="same_kind")  # raises TypeError for complex numbers
-    sums = np.sum(p, axis=-1, keepdims=True)  # [m, 1]
-    if not (np.all(p >= 0) and np.all(np.abs(sums - 1) <= ROUNDING)):
-        raise UserError(f"the drafter {name} gives rows of p that are not distributions: entries >= 0 whose sum is 1")
-    p = (p / sums).astype(np.float32)  # [m, n_vocab]; 1e-50 becomes 0
+    if given.p.shape[1] != n_vocab:
+        raise UserError(
+            f"the drafter {name} gives p of shape {given.p.shape} for {m} tokens: it should be ({m}, {n_vocab})"
+        )
+    p = given.p.astype(np.float64)  # [m, n_vocab]
+    p = (p / np.sum(p, axis=-1, keepdims=True)).astype(np.float32)  # [m, n_vocab]; 1e-50 becomes 0
+    tokens = given.tokens.tolist()
     if not np.all(p[np.arange(m), tokens] > 0):
         raise UserError(f"the drafter {name} proposes a token whose p is 0: the token must be drawn from p")
-    return Proposal(tokens, p, [name] * m, margins=margins[:m])
+    return Proposal(tokens, p, [name] * m, margins=[float(margin) for margin in given.margins[:m]])
 
 
 def with_arrays(proposal: Proposal, n_vocab: int) -> Proposal:

@@ -11,17 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import (
-    NOT_IDS,
-    Context,
-    DrafterSpec,
-    proposal_of,
-    until_unsure,
-    whole_numbers,
-    with_arrays,
-)
+from speculative.drafters.base import Context, DrafterSpec, proposal_of, until_unsure, with_arrays
 from speculative.rules import RULES, Rule
-from speculative.sampling import NOTHING
+from speculative.sampling import NOT_IDS, NOTHING, whole_numbers
 from speculative.support.errors import UserError, first_line
 
 

@@ -9,8 +9,8 @@ from enumeration import World, twins
 from mistakes import Mistakes, make
 
 from speculative import drafters, rules, sampling
-from speculative.drafters import base, first_of, heads, lookup, model, staged
-from speculative.drafters.base import read_proposal
+from speculative.drafters import first_of, heads, lookup, model, staged, user
+from speculative.drafters.base import proposal_of
 from speculative.drafters.heads import head_drafter
 from speculative.drafters.lookup import prompt_lookup
 from speculative.drafters.model import drawn_siblings
@@ -207,9 +207,9 @@ def passes_over_what_was_drawn(drafters):
     return draft
 
 
-@mistakes.plant(CHAIN | {"drafter": "users"}, base, "read_proposal")
+@mistakes.plant(CHAIN | {"drafter": "users"}, user, "proposal_of")
 def squares_a_users_p(proposed, k, n_vocab, name):
-    proposal = read_proposal(proposed, k, n_vocab, name)
+    proposal = proposal_of(proposed, k, n_vocab, name)
     squared = np.square(proposal.p)
     return proposal._replace(p=squared / np.sum(squared, axis=-1, keepdims=True)) if len(squared) else proposal
 

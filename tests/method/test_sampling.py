@@ -101,7 +101,14 @@ def test_a_target_that_returns_all_rows_is_cut():
         assert [step.n_accepted for step in steps] == [3, 3, 0]
 
 
-ROWS = "has to return a float array [3, n_vocab]"
+class Tensor(SimpleNamespace):
+    """An array as PyTorch has it: its dtype has no kind."""
+
+    def __init__(self, rows):
+        super().__init__(ndim=2, shape=rows.shape, dtype="torch.float32", __len__=lambda: len(rows))
+
+
+ROWS = "has to return a float array of NumPy, [3, n_vocab]"
 UNFIT = [
     # (drafter, target, what is said)
     (right_drafts, counting(n_rows=1), f"the model returned float32[1, 7]: model(x, n_last=3) {ROWS}"),
@@ -111,19 +118,38 @@ UNFIT = [
     (right_drafts, counting(as_logits=True), "perhaps logits: softmax makes them so"),
     (right_drafts, lambda x, n_last: counting_target(x, n_last) * np.nan, "not distributions"),
     (
-        model_as_drafter,
-        counting(),
-        "the drafter returned ndarray: draft(x, k) has to return (tokens, p) or a Proposal(tokens, p)",
+        right_drafts,
+        lambda x, n_last: Tensor(counting_target(x, n_last)),
+        f"the model returned torch.float32[3, 7]: model(x, n_last=3) {ROWS}",
     ),
-    (lambda x, k: ([1], one_hot(1), []), counting(), "the drafter returned tuple: draft(x, k) has to return (tok"),
-    (lambda x, k: ([1, 2], one_hot(1)), counting(), "the drafter returned 2 tokens and 1 rows of p: each"),
-    (lambda x, k: Proposal([1, 2], one_hot(1)), counting(), "the drafter returned 2 tokens and 1 rows of p: each"),
+    (model_as_drafter, counting(), "the drafter should return (tokens, p), not array([["),
+    (lambda x, k: ([1], one_hot(1), []), counting(), "the drafter should return (tokens, p), not ([1], array([["),
+    (lambda x, k: ([1, 2], one_hot(1)), counting(), "gives p of shape (1, 7) for 2 tokens: each has to have its own"),
+    (lambda x, k: Proposal([1, 2], one_hot(1)), counting(), "gives p of shape (1, 7) for 2 tokens: each has to have"),
+    (lambda x, k: ([-1], one_hot(6)), counting(), "the drafter proposes the token -1: ids go from 0 to 6"),
+    (lambda x, k: ([7], one_hot(6)), counting(), "the drafter proposes the token 7: ids go from 0 to 6"),
+    (lambda x, k: ([1.5], one_hot(1)), counting(), "the drafter should return (tokens, p): [1.5] are not token ids"),
+    (lambda x, k: (1, one_hot(1)), counting(), "the drafter should return (tokens, p): 'int' object is not iterable"),
+    (lambda x, k: ([1] * 3, one_hot(1, 1, 1)), counting(), "the drafter proposes 3 tokens, and 2 were asked for"),
+    (lambda x, k: ([1], None), counting(), "the drafter should return (tokens, p): p is object"),
+    (lambda x, k: ([1], one_hot(1) * 1j), counting(), "the drafter should return (tokens, p): p is complex"),
+    (lambda x, k: ([1], one_hot(1) / 9), counting(), "the drafter gives rows of p that are not distributions"),
+    (lambda x, k: ([1], 2 * one_hot(1) - 1 / 7), counting(), "the drafter gives rows of p that are not distributions"),
+    (lambda x, k: ([1], one_hot(1) * np.nan), counting(), "the drafter gives rows of p that are not distributions"),
+    (lambda x, k: ([1], np.eye(8)[[1]]), counting(), "rows of p have 8 entries, and the model's 7: one for each id"),
+    (lambda x, k: ([1], one_hot(2)), counting(), "the drafter proposed token 1, whose p is 0"),
 ]
 
 
 @pytest.mark.parametrize(("draft", "target", "said"), UNFIT, ids=range(len(UNFIT)))
 def test_what_cannot_be_used_is_one_line_that_says_what_is_expected(draft, target, said):
     assert said in refusal(list, speculative_sampling([0, 1, 2], draft, target, 9, 2, RNG(0)))
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_drafter_may_take_go_on_and_a_model_may_return_a_matrix():
+    for go_on in (lambda x, k, go_on: right_drafts(x, k), lambda x, k, go_on=None: right_drafts(x, k)):
+        assert decoded(speculative_sampling([0], go_on, counting(made=np.matrix), 9, 3, RNG(0)))[-3:] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("K", [0, 2])

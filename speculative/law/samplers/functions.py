@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 
 import numpy as np
 
-from speculative.drafters.base import NOT_IDS, whole_numbers
+from speculative.sampling import NOT_IDS, whole_numbers
 from speculative.support.errors import UserError
 
 LENGTHS = ("N", "K")
