@@ -25,6 +25,21 @@ def code_of(function: str, text: str) -> str:
     return re.sub(r"^def .*\n", "", body).strip()
 
 
+LIMITS = {"README.md": 130, "main.py": 60, "gpt2.py": 100}  # lines
+MOST_WORDS = 10_000  # of docs/
+
+
+@pytest.mark.parametrize("path", LIMITS)
+def test_a_file_that_is_read_first_stays_short(path):
+    assert len((ROOT / path).read_text(encoding="utf-8").splitlines()) <= LIMITS[path]
+
+
+def test_the_pages_stay_short():
+    """A page that grows has to lose what another one says too."""
+    words = {path.name: len(path.read_text(encoding="utf-8").split()) for path in (ROOT / "docs").glob("*.md")}
+    assert sum(words.values()) <= MOST_WORDS, words
+
+
 def test_what_to_read_has_the_lines_of_each_file():
     rows = re.findall(
         r"^\| \[.*?\]\((.*?)\) \| (\d+) \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
