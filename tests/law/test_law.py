@@ -26,6 +26,7 @@ from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
 from speculative.law import function_in
+from speculative.law import main as check_law
 from speculative.law.paths import EXACT, NotRepeatable, distance, law_of
 from speculative.law.samplers import drawn, following, guard
 from speculative.law.samplers.cases import CASES, LINES, interleaved
@@ -818,25 +819,36 @@ def test_a_loop_of_our_form_adds_exactly_n_tokens(quick_cases):
     assert speculative.law(one_more).words.endswith("Usual cause: more than N tokens are added.")
 
 
+@pytest.fixture
+def files(tmp_path):
+    """The paths of a file with the loop, and of one with a mistake in it."""
+    paths = {"file": tmp_path / "file.py", "wrong": tmp_path / "wrong.py"}
+    paths["file"].write_text(HELPERS + LOOP)
+    paths["wrong"].write_text(HELPERS + LOOP.replace(BONUS, "np.argmax(q[-1])"))
+    return paths
+
+
 @pytest.mark.parametrize(
-    ("word", "status", "said"),
-    [
-        ("{file}", 0, "Lossless"),
-        ("{wrong}", 1, "Usual cause: the bonus token is the target's likeliest, not drawn."),
-        ("{file}:top", 2, "error: the parameters (p, k) are not those of a sampler"),
-        ("{file}:nuclues", 2, "; did you mean nucleus?"),
-        ("{file}:nothing", 2, "has no function nothing: it has normalized, top, nucleus, at_least, tempered, rounded"),
-        ("missing.py", 2, "error: missing.py is not a file"),
-    ],
+    ("name", "status", "said"),
+    [("file", 0, "Lossless"), ("wrong", 1, "Usual cause: the bonus token is the target's likeliest, not drawn.")],
 )
-def test_the_command(word, status, said, tmp_path):
-    files = {"file": (), "wrong": (BONUS, "np.argmax(q[-1])")}
-    for name, replaced in files.items():
-        source = HELPERS + LOOP.replace(*replaced) if replaced else HELPERS + LOOP
-        (tmp_path / f"{name}.py").write_text(source)
-    done = python("-m", "speculative", "law", word.format(**{name: tmp_path / f"{name}.py" for name in files}))
+def test_the_command(name, status, said, files):
+    done = python("-m", "speculative", "law", str(files[name]))
     assert done.returncode == status
     assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("{file}:top", "the parameters (p, k) are not those of a sampler"),
+        ("{file}:nuclues", "; did you mean nucleus?"),
+        ("{file}:nothing", "has no function nothing: it has normalized, top, nucleus, at_least, tempered, rounded"),
+        ("missing.py", "missing.py is not a file"),
+    ],
+)
+def test_what_is_not_a_sampler_is_refused(word, said, files):
+    assert said in refusal(check_law, [word.format(**files)])
 
 
 FILES_THAT_DO_NOT_END = [

@@ -73,6 +73,8 @@ def test_the_greedy_text_is_the_targets(pair, greedy, last, options):
         steps = [*session.speculative(PROMPT, N)]
         assert decoded(steps) == greedy[:N]
         assert all(len(step.source) == step.drafted for step in steps)
+    if "accept" in options:  # a rule does not know of the context
+        return
     room = 10 if "tree" in options else 20  # a tree has 10 nodes
     assert decoded(session.speculative(LONG, room)) == last[:room]
     assert "exceed the context" in refusal(session.speculative, LONG, room + 1)
