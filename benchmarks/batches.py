@@ -11,12 +11,14 @@ of a row take turns; medians.
 """
 
 from functools import partial
+from operator import itemgetter
 from statistics import mean
 
 import numpy as np
 
 from benchmarks import runs
 from benchmarks.plots import COLORS, MARKERS, draw
+from benchmarks.quiet import add_busy, undisturbed, with_waits
 from benchmarks.tables import parser_of, table, take_turns, whole
 from speculative.report.figures import leviathan_tokens
 from speculative.run.session import Session
@@ -79,6 +81,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--n_tokens", type=whole, default=24)
     parser.add_argument("--rounds", type=whole, default=3)
     parser.add_argument("--out", help="file for a picture")
+    add_busy(parser.add_argument)
     o = parser.parse_args(argv)
     loaded = runs.load(o, ["model"])
     prompts = read_prompts(o.prompts)
@@ -88,7 +91,7 @@ def main(argv: list[str]) -> None:
         tasks = {NO_DRAFTS: partial(decode, loaded, NO_DRAFTS, some, o.n_tokens)}
         for K in o.K:
             tasks[K] = partial(decode, loaded.changed(K=K), K, some, o.n_tokens)
-        times = take_turns(tasks, o.rounds)
+        times, _ = undisturbed(partial(with_waits, partial(take_turns, tasks, o.rounds)), itemgetter(1), o.busy)
         for K, seconds in times.items():
             row = {"texts": n_texts, "K": K, "tokens_per_second": n_texts * o.n_tokens / seconds}
             row["gain"] = times[NO_DRAFTS] / seconds

@@ -1,10 +1,12 @@
 """Runs whose times can be shown: a doubtful or disturbed one is decoded again, and after a few tries refused."""
 
 import sys
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from speculative.report.doubt import disturbance
+from speculative.engines.system import seconds_waited
+from speculative.report.doubt import DISTURBED, disturbance
 from speculative.report.record import Figures
 from speculative.support.errors import UserError
 
@@ -31,6 +33,16 @@ def undisturbed(
             return result
         print(f"disturbed, try {number} of {TRIES}: {reason}", file=sys.stderr, flush=True)
     raise UserError(f"{TRIES} runs were disturbed, the last as {reason}: try again when the machine is at rest")
+
+
+def with_waits(measure: Callable[[], Result]) -> tuple[Result, str | None]:
+    """Return the result of measure(), and why its times cannot be shown, or None."""
+    began = time.perf_counter()
+    before = seconds_waited()
+    result = measure()
+    waited = seconds_waited() - before
+    is_disturbed = waited > DISTURBED * (time.perf_counter() - began)
+    return result, f"the threads waited {waited:.3g} s for cores that other programs used" if is_disturbed else None
 
 
 def add_busy(add: Callable) -> None:

@@ -4,6 +4,7 @@ import re
 import shlex
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ WORDS = {  # {command: the smallest numbers}
     "full_size": "--help",
     "output": "--help",
     "pages": "--help",
-    "batches": "--texts 1 2 --K 2 --n_tokens 4 --rounds 1",
+    "batches": "--busy --texts 1 2 --K 2 --n_tokens 4 --rounds 1",
     "cores": "tiny-draft --rounds 1 --memory 0.01 --dtypes int8 --threads 1 2",
     "accelerator": f"{TINY} --rounds 1 --memory 0.01 --n_tokens 4 --rows 1 5",
 }
@@ -124,12 +125,15 @@ def test_the_numbers_of_the_picture_agree():
     check_race(svg)
 
 
-def test_a_disturbed_run_is_decoded_again_and_then_refused(pair, tmp_path, capsys):
+def test_a_disturbed_run_is_decoded_again_and_then_refused(pair, tmp_path, capsys, monkeypatch):
     troubles = iter(["waited", "waited", None])
     assert quiet.undisturbed(lambda: next(troubles), lambda reason: reason) is None
     assert capsys.readouterr().err.count("disturbed, try") == 2
     assert "4 runs were disturbed, the last as waited" in refusal(quiet.undisturbed, lambda: 0, lambda _: "waited")
     assert quiet.undisturbed(lambda: 0, lambda _: "waited", busy=True) == 0
+    for waited, reason in ((0.0, None), (9.0, "the threads waited 9 s for cores that other programs used")):
+        monkeypatch.setattr(quiet, "seconds_waited", count(0.0, waited).__next__)
+        assert quiet.with_waits(lambda: 5) == (5, reason)
     run = pair.compare("It was", 20)
     record = replace(run.record, figures=with_values(run.record.figures, doubt="too fast"))
     Run(record).json(tmp_path / "run.json")
