@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from benchmarks.quiet import trouble
 from benchmarks.tables import parser_of
-from speculative.report.document import read_run
+from speculative.report.document import naming_run, read_run
 from speculative.report.race import lanes, placed_steps, race_seconds
 from speculative.report.record import RunRecord
 from speculative.support.errors import UserError
@@ -209,7 +209,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("out", type=Path, help="the picture that is written")
     o = parser.parse_args(argv)
     record = read_run(str(o.run))
-    picture = race(record)
+    with naming_run(str(o.run)):
+        picture = race(record)
     if reason := trouble(record.figures):
         raise UserError(f"{o.run} is not drawn: {reason}. Decode again on a machine that is at rest")
     write_text(str(o.out), picture)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from speculative.blog.utils import load_encoder_hparams_and_params
 
 from speculative.checkpoints.names import checked_model_name, local_folder, model_folder
 from speculative.support.errors import UserError
-from speculative.support.files import replacing
+from speculative.support.files import check_writable, replacing
 from training.loop import say
 from training.network import Model
 
@@ -46,8 +47,13 @@ def load_both(o, n_seq: int) -> tuple:
 
 
 def check_new(path: Path) -> None:
+    """Raise UserError if a new folder cannot be made there: before the work, which may take an hour."""
     if path.exists():
         raise UserError(f"{path} already exists: delete it, or choose another name")
+    outer = next(folder for folder in path.absolute().parents if folder.exists())
+    if not outer.is_dir():
+        raise UserError(f"{path} cannot be made: {outer} is a file")
+    check_writable(str(outer / path.name))
 
 
 def hugging_face_name(path) -> str:
@@ -94,7 +100,7 @@ def save_draft(o, draft: Model) -> None:
     vocabulary = {name: (folder / name).read_bytes() for name in VOCABULARY if (folder / name).exists()}
     save_model(folder_of(o), draft, vocabulary)
     checkpoint_of(o).unlink(missing_ok=True)
-    say(f"the new draft is --draft_model_size {o.out} --models_dir {o.models_dir}")
+    say(f"the new draft is --draft_model_size {quote(str(o.out))} --models_dir {quote(str(o.models_dir))}")
 
 
 def save_model(folder: Path, model: Model, vocabulary: dict[str, bytes]) -> None:

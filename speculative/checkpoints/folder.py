@@ -261,7 +261,7 @@ def instead_of_file(path: str) -> str:
         return "give the folder that holds it, with the settings and tokens beside it"
     row = first_row("weights", [name])
     if row is None:
-        return other_file(path) or "give the folder of a model"
+        return other_file(path) or "give a folder with config.json, tokenizer.json and model.safetensors"
     how = row[1].format(folder, folder)
     needs_settings = how != row[1] and not os.path.isfile(os.path.join(folder, "config.json"))
     return f"{how}; it needs config.json and the tokens beside it" if needs_settings else how

@@ -14,7 +14,7 @@ from speculative.run.options import Options, make_options
 from speculative.support.errors import EXTRAS, UserError, install
 from speculative.support.files import STANDARD_OUTPUT
 from speculative.support.terminal import one_line
-from speculative.support.texts import has_piped_text, is_json, read_prompts, read_text
+from speculative.support.texts import has_piped_text, is_json, prompts_in, read_text
 from speculative.version import __version__
 
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
@@ -58,7 +58,7 @@ def read_options(given: Mapping[str, object]) -> Options:
         )
     if o.json or o.html:
         check_files([o.json, o.html], o)
-    if o.json == o.html and o.json in STANDARD_OUTPUT:
+    if {o.json, o.html} <= STANDARD_OUTPUT:
         raise UserError("--json and --html cannot both be standard output: give one of them a file")
     return o
 
@@ -85,9 +85,10 @@ def choose_prompts(o: Options) -> list[str]:
 
 def file_prompts(file: str, batch: int) -> list[str]:
     """Return the first prompt of a file, or with --batch all. Raises UserError if they are too few."""
-    if batch == 1 and not is_json(file):
-        return [read_text(file, "prompt")]
-    prompts = read_prompts(file)
+    text = read_text(file, "prompt" if batch == 1 else "file of prompts")
+    if batch == 1 and not is_json(file, text):
+        return [text]
+    prompts = prompts_in(text, file)
     n = len(prompts)
     if n < batch:
         raise UserError(f"--batch {batch} needs at least {batch} prompts, and {file} has {n}")

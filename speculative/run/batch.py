@@ -124,7 +124,6 @@ class Seat:
 
         self.strand = greenlet(run)
         self.thread = get_ident()
-        self.strand.gr_context = copy_context()  # a user's functions see the caller's
         self.resume()
 
     def resume(self, answer: Outputs | None = None) -> None:
@@ -134,6 +133,8 @@ class Seat:
             raise UserError("a batch goes on in the thread that began it: begin it again in this one")
         self.request = self.placed = None
         self.strand.parent = getcurrent()
+        copy_context()  # else a thread may have no context yet
+        self.strand.gr_context = getcurrent().gr_context  # a user's functions see the caller's, and may change it
         event = self.strand.switch(*[] if answer is None else [answer])
         if isinstance(event, Request):
             self.request = event

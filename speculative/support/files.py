@@ -183,6 +183,19 @@ def check_writable(path: str) -> None:
     if os.path.exists(real) and not os.path.isfile(real):  # a pipe or a device, which is written straight
         if not os.access(real, os.W_OK):
             raise UserError(f"cannot write to {path}: you may not write to it")
+        if not stat.S_ISFIFO(os.stat(real).st_mode):  # to open a pipe waits for its reader
+            try_to_write(path, real)
         return
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {path}: {folder} is not a folder in which you may write")
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".", suffix=".part") as own:  # as replacing does
+        try_to_write(path, os.path.join(own, os.path.basename(real)))
+
+
+def try_to_write(path: str, file: str) -> None:
+    """Open a file in place of the output `path`. Raises UserError, for example if the name is too long, or if it is a
+    socket."""
+    try:
+        open(file, "ab").close()
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {(error.strerror or str(error)).lower()}") from None

@@ -60,17 +60,23 @@ def has_piped_text() -> bool:
 def read_prompts(path: str, n: int | None = None) -> list[str]:
     """Return the first n prompts of a file (default: all). Raises UserError.
 
-    A file .jsonl or .ndjson has an object with "prompt" on each line, a file .json an array of them, or one. Any other
-    file has one prompt a line.
+    A file .jsonl or .ndjson has an object with "prompt" on each line, a file .json an array of them, or one; the
+    standard input may have either. Any other file has one prompt a line.
     """
-    text = read_text(path, "file of prompts")
+    return prompts_in(read_text(path, "file of prompts"), path)[:n]
+
+
+def prompts_in(text: str, path: str) -> list[str]:
+    """Return the prompts in the text of a file. Raises UserError."""
     lines = [line for line in text.split("\n") if line.strip()]
-    if not is_json(path):
-        return lines[:n]
-    objects = objects_of(text) if path.lower().endswith(".json") else None
+    if not is_json(path, text):
+        return lines
+    objects = None if has_json_lines(path) else objects_of(text)
     if objects is None:
         objects = [parsed(line) for line in lines]
-    return [prompt_of(each, f"{path}: prompt {number}") for number, each in enumerate(objects[:n], start=1)]
+    if not objects:
+        raise UserError(f'{path} has no prompts: give objects with "prompt"')
+    return [prompt_of(each, f"{path}: prompt {number}") for number, each in enumerate(objects, start=1)]
 
 
 def objects_of(text: str) -> list | None:
@@ -95,9 +101,13 @@ def prompt_of(value: object, name: str) -> str:
     raise UserError(f'{name} should be an object with "prompt", which is a text that is not empty')
 
 
-def is_json(path: str) -> bool:
-    """Return True if the file's name says that its prompts are JSON objects."""
-    return has_json_lines(path) or path.lower().endswith(".json")
+def is_json(path: str, text: str) -> bool:
+    """Return True if the prompts in the text of a file are JSON objects: its name says so, or over the standard input
+    its first object."""
+    if path != "-":
+        return has_json_lines(path) or path.lower().endswith(".json")
+    [first, *_] = objects_of(text) or [parsed(text.lstrip().split("\n")[0])]
+    return isinstance(first, dict) and "prompt" in first
 
 
 def has_json_lines(path: str) -> bool:

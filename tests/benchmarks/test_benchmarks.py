@@ -1,5 +1,6 @@
 """python -m benchmarks: every command on the bundled pair with the smallest numbers, and the sums behind the tables."""
 
+import json
 import re
 import shlex
 from contextlib import nullcontext
@@ -315,13 +316,17 @@ WRONG_WORDS = [
     ("prices --settings model:", "'model:' should be DRAFTER:K, such as model:4 or int8/model:auto"),
     ("race README.md race.svg", "README.md is not a run"),
     ("theory --run README.md", "README.md is not a run"),
+    ("race EMPTY race.svg", "EMPTY is not a run"),
     ("kernels --dtypes int3", "invalid choice: 'int3'"),
 ]
 
 
 @pytest.mark.parametrize(("words", "said"), WRONG_WORDS)
-def test_wrong_words_are_one_line(words, said, monkeypatch):
+def test_wrong_words_are_one_line(words, said, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
+    demo = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
+    (tmp_path / "EMPTY").write_text(json.dumps(demo | {"prompts": []}))
+    words = words.replace("EMPTY", str(tmp_path / "EMPTY"))
     line = refusal(index.main, words.split())
     assert said in line
     assert "\n" not in line

@@ -33,7 +33,16 @@ def folder(tmp_path, monkeypatch):
     Path("latin1.txt").write_bytes(b"caf\xe9")
     Path("long.txt").write_text("a word " * 150_000)
     Path("page").write_text("<!DOCTYPE html>")
-    for name in ("gpt2.Q4_K_M.gguf", "pytorch_model.bin", "ckpt.pt", "model.ckpt", "gpt2.zip", "weights.npz"):
+    for name in (
+        "gpt2.Q4_K_M.gguf",
+        "pytorch_model.bin",
+        "ckpt.pt",
+        "model.ckpt",
+        "gpt2.zip",
+        "weights.npz",
+        "weights.npy",
+        "model.nemo",
+    ):
         Path(name).write_bytes(b"of another program")
     Path("model.safetensors.crdownload").write_bytes(bytes(9))
     Path("dir").mkdir()

@@ -3,6 +3,7 @@
 import codecs
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def test_prompts_are_read_in_each_form(name, text, tmp_path):
 def test_an_object_is_one_prompt_and_another_value_is_refused(tmp_path):
     (tmp_path / "one.json").write_text('{"prompt": "It"}')
     assert read_prompts(str(tmp_path / "one.json")) == ["It"]
+    (tmp_path / "wrong.json").write_text("[]")
+    assert 'has no prompts: give objects with "prompt"' in refusal(read_prompts, str(tmp_path / "wrong.json"))
     for text in ('["It"]', "5", '{"text": "It"}', '[{"prompt": ""}]', "It was"):
         (tmp_path / "wrong.json").write_text(text)
         assert 'should be an object with "prompt"' in refusal(read_prompts, str(tmp_path / "wrong.json"))
@@ -82,8 +85,15 @@ def test_a_file_that_is_written_over_keeps_its_mode(tmp_path):
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o600)
 
 
-def test_a_folder_is_no_output(tmp_path):
-    assert "it is a folder" in refusal(check_outputs, [str(tmp_path)])
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "it is a folder"), ("a" * 300, "name too long"), ("socket", "cannot write")]
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(name, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        assert said in refusal(check_outputs, [str(tmp_path / name)])
+    assert [*tmp_path.iterdir()] == [tmp_path / "socket"]
 
 
 def test_without_a_standard_output_it_cannot_be_written(monkeypatch):
@@ -107,6 +117,9 @@ def test_a_text_in_a_pipe_is_the_prompt_unless_one_is_typed():
     assert "Text = It was a dark night" in run(text="It was a dark night")
     assert "Text = Holmes" in run("--prompt=Holmes", text="It was a dark night")
     assert 'Text = "From the first' in run(text="")
+    for prompts in ('{"prompt": "Holmes"}\n{"prompt": "It was"}\n', '[{"prompt": "Holmes"}, {"prompt": "It was"}]'):
+        assert "Text = Holmes" in run(text=prompts)
+    assert "Text = {" in run(text='{"text": 5}')
 
 
 def test_dev_stdout_is_standard_output():

@@ -157,8 +157,13 @@ def test_a_users_function_runs_in_the_callers_thread_with_its_context(tiny):
         seen.add((variable.get(None), threading.current_thread()))
         return [], []
 
-    [*tiny.changed(drafter=draft).batch(PROMPTS[:2], N)]
+    steps = tiny.changed(drafter=draft).batch(PROMPTS[:2], N)
+    next(steps)
     assert seen == {("the caller's", threading.current_thread())}
+    variable.set("the caller's new one")
+    seen.clear()
+    list(steps)
+    assert seen == {("the caller's new one", threading.current_thread())}
 
 
 def test_a_batch_goes_on_only_in_the_thread_that_began_it(tiny):

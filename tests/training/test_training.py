@@ -23,7 +23,7 @@ from speculative import load_pair
 from speculative.support.errors import UserError
 from training import distil, loop, pair
 from training.__main__ import main
-from training.files import checkpoint_of, folder_of
+from training.files import check_new, checkpoint_of, folder_of
 from training.network import write
 from utils import load_encoder_hparams_and_params
 
@@ -213,6 +213,13 @@ def test_out_is_a_name_in_models_dir_or_a_path(out, folder):
     o = Namespace(out=out, models_dir="models")
     assert folder_of(o) == Path(folder)
     assert checkpoint_of(o) == Path(f"{folder}.npz")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    assert f"cannot be made: {tmp_path / 'file'} is a file" in refusal(check_new, tmp_path / "file" / "x")
+    assert "already exists" in refusal(check_new, tmp_path / "file")
+    check_new(tmp_path / "a" / "b")
 
 
 def test_out_that_leads_out_of_models_dir_is_refused():
