@@ -52,7 +52,17 @@ def help_text(everything: bool = False) -> str:
 def session_help(options: ModelOptions) -> str:
     """Return /help: the options that a session can change, with their values."""
     entries = {name: (f"/{name}", value_in_words(name, getattr(options, name))) for name in LIVE}
-    return "\n".join([SESSION, *grouped(entries, (*GROUPS, MORE))])
+    return "\n".join([wrapped(SESSION), *grouped(entries, (*GROUPS, MORE))])
+
+
+def wrapped(text: str) -> str:
+    """Return a text whose lines fit the terminal."""
+    return "\n".join(textwrap.fill(line, columns(), break_on_hyphens=False) for line in text.splitlines())
+
+
+def columns() -> int:
+    """Return the width of help at this terminal."""
+    return max(min(shutil.get_terminal_size().columns, MOST_COLUMNS), 2 * INDENT)
 
 
 def grouped(entries: dict[str, tuple], groups: Sequence[str]) -> list[str]:
@@ -75,15 +85,13 @@ def grouped(entries: dict[str, tuple], groups: Sequence[str]) -> list[str]:
 
 def option_lines(typed: str, words: str) -> list[str]:
     """Return an option's lines. Its help begins beside it, or below it if it is long."""
-    columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
-    width = max(columns, 2 * INDENT)
     indent = " " * INDENT
     beside = f"  {typed.rstrip()}".ljust(INDENT)
     lines = []
     if not beside.endswith(" "):
         lines = [beside]
         beside = indent
-    wrapped = textwrap.wrap(words, width, initial_indent=beside, subsequent_indent=indent, break_on_hyphens=False)
+    wrapped = textwrap.wrap(words, columns(), initial_indent=beside, subsequent_indent=indent, break_on_hyphens=False)
     return lines + wrapped
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from speculative.cli.help import CHOICES, LIVE, SESSION_COMMANDS, session_help, value_in_words
+from speculative.cli.help import CHOICES, LIVE, SESSION_COMMANDS, session_help, value_in_words, wrapped
 from speculative.cli.outcome import show_ending
 from speculative.cli.words import DASHES, SWITCHES, Given
 from speculative.report.record import RunRecord
@@ -163,7 +163,7 @@ def interact(session: Session[Options], decode: Decode) -> None:
 @editing()
 def talk(conversation: Conversation) -> NoReturn:
     """Answer the lines that are typed at a terminal. Raises EOFError at their end."""
-    print(WELCOME)
+    print(wrapped(WELCOME))
     while True:
         try:
             line = input("\n> ")

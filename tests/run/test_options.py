@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import refusal
 
+import main
 from speculative import load_pair
-from speculative.cli.command import read_command, read_options
-from speculative.cli.help import help_text
-from speculative.cli.interactive import read_changes
+from speculative.cli.command import USAGE, read_command, read_options
+from speculative.cli.help import help_text, session_help, wrapped
+from speculative.cli.interactive import WELCOME, read_changes
 from speculative.cli.words import read_words
 from speculative.cli.workbench import options_of
 from speculative.filters import Filters
@@ -51,6 +53,18 @@ def test_every_option_has_a_help_a_check_and_a_default_that_passes_it(name):
     value_for(name)
     assert re.search(rf"^  (-\w, )?--{name}\b", help_text(True), re.MULTILINE)
     assert re.search(rf"--{name}\b", help_text()) or "group" not in f.metadata
+
+
+@pytest.mark.parametrize("program", ["main.py", "__main__.py", "speculative-sampling"])
+def test_help_and_the_lines_of_a_session_fit_80_columns(program, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", [program])
+    with pytest.raises(SystemExit):
+        read_command(main.__doc__, ["--help", "all"])
+    shown = capsys.readouterr().out
+    assert f"{USAGE.get(program, program)} --demo\n" in shown
+    lines = [*shown.splitlines(), *session_help(Options()).splitlines(), *wrapped(WELCOME).splitlines()]
+    assert [line for line in lines if len(line) > 80] == []
 
 
 def test_python_shows_every_option_with_its_type_and_default():
