@@ -7,22 +7,24 @@ text is decoded once more with each setting on a clock of these times (simulate.
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec
 from speculative.engines.system import seconds_waited
-from speculative.lookahead.costs import ByRows, costs_by_rows, line_through
+from speculative.lookahead.costs import ByRows, line_through, usual_seconds
 from speculative.report.doubt import DISTURBED
 from speculative.report.figures import costs_of, leviathan_tokens
-from speculative.report.measuring import candidates, time_by_text, time_windows
+from speculative.report.measuring import candidates, sizes_to_time, time_by_text
 from speculative.report.predictions import KS, costs_of_windows, mean_decode
-from speculative.report.record import DecoderRecord
+from speculative.report.record import DecoderRecord, Sample
 from speculative.report.score_record import Expected
 from speculative.report.simulate import KnownText, Prices
 from speculative.run.score import TokenScores, windows
 from speculative.run.session import Session
+from speculative.run.steps import TextStep
 
 Scores = dict[str, TokenScores]  # by role
 
@@ -31,7 +33,8 @@ MOST_PARTS = 8  # parts of a text: those of a longer one are spread evenly over 
 N_DECODED = 16  # tokens that are decoded for their times
 MOST_PROMPT = 128  # tokens before these
 TIMING_SECONDS = 0.8  # for which all this is timed again and again
-MOST_SECONDS = 3.0  # the same while other programs use the cores
+MOST_SECONDS = 4.0  # the same while other programs use the cores
+ENOUGH = 4  # calls of a kind
 WINDOW_SECONDS = 0.3  # seconds of windows of other sizes, each time
 USUAL_K = 4  # the K of these decodes, if the session's K is auto
 
@@ -67,75 +70,87 @@ class Clock(NamedTuple):
     withheld: str | None = None  # why there are none
 
 
-class Round(NamedTuple):
-    """Short decodes and windows that were timed one after the other."""
+@dataclass
+class Timed:
+    """The calls that were timed while the threads had their cores."""
 
-    plain: DecoderRecord
-    speculative: dict[str, DecoderRecord]  # by role, as Clock.costs
-    timed: ByRows  # {rows: seconds of a window, or a part of them}
-    waited: float  # seconds without a core, for each second of the round
+    plain: list[TextStep]  # of autoregressive decodes
+    speculative: dict[str, list[TextStep]]  # by role, as Clock.costs
+    windows: dict[int, list[float]]  # {rows: seconds of each window, or of a part of it}
+
+    def is_enough(self) -> bool:
+        """Return True if there are a few calls of each kind."""
+        decodes = [self.plain, *self.speculative.values()]
+        return all(self.windows.values()) and all(len(steps) >= ENOUGH for steps in decodes)
 
 
 def time_costs(session: Session, x: Sequence[int]) -> Clock:
-    """Decode a few tokens after a part of this text, which the models have just read, and time windows."""
+    """Decode a few tokens after a part of this text, which the models have just read, and time windows, until there are
+    enough calls in which the threads waited little for a core."""
     if not session.engine.predicts:
         return Clock({}, withheld="calls of other sizes are not timed on JAX")
-    [*_, last] = windows(len(x), session.n_ctx)
-    text = x[last.start : last.end]
     K = next((K for K in session.plan.Ks if isinstance(K, int)), USUAL_K)
     sessions = {}
     for spec in drafting_models(session):
         sessions[spec.role] = session.changed(drafter=spec.name, K=K, tree=None, stop=None)
     sessions = sessions or {"": session.changed(K=K, stop=None)}
-    quiet: list[Round] = []
+    [*_, last] = windows(len(x), session.n_ctx)
+    n = max(1, min(last.end - last.start - 1, session.n_ctx - N_DECODED, MOST_PROMPT))
+    prompt = np.array(x[last.start : last.start + n])  # [n]
+    sizes = sizes_to_time({K + 1}, session.n_ctx - n)
+    timed = Timed([], {role: [] for role in sessions}, {rows: [] for rows in sizes})
     began = time.perf_counter()
-    while time.perf_counter() - began < (TIMING_SECONDS if quiet else MOST_SECONDS):
-        round = timing_round(sessions, text, K)
-        if round.waited < DISTURBED:
-            quiet.append(round)
-    if not quiet:
+    while time.perf_counter() - began < (TIMING_SECONDS if timed.is_enough() else MOST_SECONDS):
+        time_once(timed, sessions, prompt)
+    if not timed.is_enough():
         return Clock({}, withheld="other programs used the cores while calls were timed")
+    text = [*prompt.tolist(), int(prompt[0])]
     by_text = time_by_text(KnownText(text[:1], text[1:]))
-    return Clock({role: costs_in(quiet, role) for role in sessions}, by_text)
+    return Clock({role: costs_in(timed, role) for role in sessions}, by_text)
 
 
-def timing_round(sessions: dict[str, Session], text: Sequence[int], K: int) -> Round:
-    """Time once. sessions: by role, of one drafter each."""
-    began = time.perf_counter()
-    waited = seconds_waited()
+def time_once(timed: Timed, sessions: dict[str, Session], prompt: np.ndarray) -> None:  # [n]
+    """Add the times of a short decode of each kind, and of windows. sessions: by role, of one drafter each."""
     session = next(iter(sessions.values()))
-    plain = short_decode(session, "autoregressive", text)
-    speculative = {role: short_decode(session, "speculative", text) for role, session in sessions.items()}
-    timed = time_windows(session, text, {K + 1}, WINDOW_SECONDS)
-    waited = (seconds_waited() - waited) / (time.perf_counter() - began)
-    return Round(plain, speculative, timed, waited)
+    timed.plain += quiet_steps(session, "autoregressive", prompt)
+    for role, drafting in sessions.items():
+        timed.speculative[role] += quiet_steps(drafting, "speculative", prompt)
+    for rows, times in timed.windows.items():
+        waited = seconds_waited()
+        seconds = session.engine.window_seconds(session.models["target"], prompt, rows)
+        if is_quiet(seconds_waited() - waited, seconds):
+            times.append(seconds)
 
 
-def short_decode(session: Session, name: str, text: Sequence[int]) -> DecoderRecord:
-    """Decode a few tokens after the beginning of a text."""
-    n = max(1, min(len(text) - 1, session.n_ctx - N_DECODED, MOST_PROMPT))
-    N = min(N_DECODED, session.n_ctx - n)
-    record = DecoderRecord(name)
-    for step in session.decoded(name, [text[:n]], N):
-        record.add(step)
-    return record
+def quiet_steps(session: Session, name: str, prompt: np.ndarray) -> list[TextStep]:  # [n]
+    """Decode a few tokens -> the steps in which the threads waited little."""
+    steps = []
+    waited = seconds_waited()
+    for step in session.decoded(name, [prompt], min(N_DECODED, session.n_ctx - len(prompt))):
+        waited_before, waited = waited, seconds_waited()
+        if step.tokens and not step.prefill and is_quiet(waited - waited_before, step.seconds):
+            steps.append(step)
+    return steps
 
 
-def costs_in(rounds: Sequence[Round], role: str) -> Costs:
-    """Return the costs of a drafter from these rounds."""
-    plain = pooled([each.plain for each in rounds])
-    speculative = pooled([each.speculative[role] for each in rounds])
-    in_loop = costs_of(speculative)
-    timed = costs_by_rows(item for each in rounds for item in each.timed.items())
-    n_calls = Counter(step.drafted + 1 for step in speculative.steps if not step.prefill)
-    by_rows = costs_of_windows(costs_of(plain).by_rows[1], in_loop.by_rows, n_calls, timed)
+def is_quiet(waited: float, seconds: float) -> bool:
+    """Return True if threads waited for cores for a small part of these seconds."""
+    return waited <= DISTURBED * seconds
+
+
+def costs_in(timed: Timed, role: str) -> Costs:
+    """Return the costs of a drafter."""
+    speculative = timed.speculative[role]
+    plain = costs_of(record_of(timed.plain))
+    in_loop = costs_of(record_of(speculative))
+    n_calls = Counter(step.drafted + 1 for step in speculative)
+    of_windows = {rows: usual_seconds(times) for rows, times in timed.windows.items()}
+    by_rows = costs_of_windows(plain.by_rows[1], in_loop.by_rows, n_calls, of_windows)
     return Costs(by_rows, in_loop.draft or 0.0 if role else 0.0)
 
 
-def pooled(records: Sequence[DecoderRecord]) -> DecoderRecord:
-    """Return the steps of several decodes as one record."""
-    samples = [sample for record in records for sample in record.samples]
-    return DecoderRecord(samples=samples)
+def record_of(steps: list[TextStep]) -> DecoderRecord:
+    return DecoderRecord(samples=[Sample(iterations=steps)])
 
 
 # ---- What to expect --------------------------------------------------------------------------------------------------

@@ -91,9 +91,10 @@ def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[Draf
         n_draws = max(1, min(SIMULATIONS, SIMULATED_TOKENS // len(chances)))
     seconds = 0.0
     n_calls = 0
-    for text in texts:
+    for number, text in enumerate(texts):
         for draw in range(n_draws):
-            seconds_of_text, calls = Simulation(text, prices, shift=draw / n_draws).decode(specs, K)
+            shift = (draw + number / len(texts)) / n_draws  # each text has its own numbers
+            seconds_of_text, calls = Simulation(text, prices, shift).decode(specs, K)
             seconds += seconds_of_text
             n_calls += calls
     return seconds / n_draws, n_calls / n_draws

@@ -98,7 +98,26 @@ def test_the_speedup_to_expect_is_that_of_the_formula_with_the_costs_of_the_mach
         assert record.beta[K] == pytest.approx(1 + 0.1 * int(K))
         formula = cell.tokens_a_call / (0.1 * int(K) + record.beta[K])
         assert cell.speedup == pytest.approx(formula, rel=0.05)  # windows at the end of a part are cut
-        assert cell.tokens_a_call == pytest.approx(cell.leviathan_tokens, rel=0.25)
+
+
+def mean_tokens(chances, K):
+    """Tokens of a call, exactly, from the chance that a call begins at each place."""
+    begins = np.zeros(len(chances) + K + 2)
+    begins[0] = 1
+    for i in range(len(chances)):
+        here = begins[i]
+        for j, chance in enumerate(chances[i : i + K], start=i):
+            begins[j + 1] += here * (1 - chance)
+            here *= chance
+        begins[i + K + 1] += here
+    return len(chances) / begins[: len(chances)].sum()
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_the_tokens_of_a_call_are_those_that_the_chances_give(pair, temperature):
+    record = pair.changed(temperature=temperature).score(LONG).record
+    for K, cell in record.expected["model"].items():
+        assert cell.tokens_a_call == pytest.approx(mean_tokens(record.draft.chances, int(K)), rel=0.05)
 
 
 @pytest.mark.usefixtures("clock")
