@@ -4,6 +4,7 @@ Rules, drafters and filters are tested because they are registered. Each test go
 """
 
 import importlib
+import json
 import random
 import re
 import signal
@@ -25,7 +26,6 @@ from speculative import sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
-from speculative.law import function_in
 from speculative.law import main as check_law
 from speculative.law.paths import EXACT, NotRepeatable, distance, law_of
 from speculative.law.samplers import drawn, following, guard
@@ -33,6 +33,7 @@ from speculative.law.samplers.cases import CASES, LINES, interleaved
 from speculative.law.samplers.guard import as_user_errors, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import LOOP, MISTAKES
 from speculative.law.samplers.sampler import Sampler
+from speculative.law.samplers.sources import function_at
 from speculative.law.samplers.verdicts import case_to_show
 from speculative.rules import parse_rule
 from speculative.run import load
@@ -464,6 +465,9 @@ IN_OTHER_FORMS = [
     (OF_DRAFT, "np.exp(draft_model(np.array([x_draft])).logits[0, -1])", FROM, "np.exp(target_model(x_draft).logits)"),
     (OF_DRAFT, "draft_model(x_draft)", OF_TARGET, "np.array([target_model(x_draft[:m]) for m in range(n, n + len(p) + 1)])"),
     ("[*x], len(x)", "[*x[0]], x.shape[1]"),
+    (PARAMETERS, "target_model, N, K, generator=None)", f"u = {U}", "u = generator.random()"),
+    (BEGIN, "    draft_model.eval().to(draft_model.device, draft_model.dtype)\n    x, T"),
+    (OF_DRAFT, "np.exp(draft_model(x_draft)['logits'][-1])", FROM, "np.exp(target_model(x_draft)['logits'])"),
 ]  # fmt: skip
 
 
@@ -509,8 +513,8 @@ def test_an_error_that_no_length_explains_is_told(monkeypatch):
 
 def test_what_cannot_be_followed_in_its_own_way_is_not_judged_by_another(few_cases, monkeypatch):
     """As logits its rows would have no random number to follow, and always the same token."""
-    monkeypatch.setattr(drawn, "SECONDS", 0)
     monkeypatch.setattr(drawn, "PORTION", 10)
+    monkeypatch.setattr(drawn, "MOST_TEXTS", 10)
     keys = "np.nan_to_num(np.log(p), nan=0.0) + np.random.gumbel(size=len(p))"
     of_a_sort = f"sorted(range(len(p)), key=list({keys}).__getitem__)[-1]"
     verdict = speculative.law(in_the_blogs_form(CHOICE, of_a_sort))
@@ -744,8 +748,8 @@ DRAWN = [
 
 @pytest.mark.parametrize(("number", "is_right", "said"), DRAWN)
 def test_what_cannot_be_followed_is_drawn(monkeypatch, number, is_right, said):
-    monkeypatch.setattr(drawn, "SECONDS", 0)  # one round
     monkeypatch.setattr(drawn, "PORTION", 60)
+    monkeypatch.setattr(drawn, "MOST_TEXTS", 60)
     names = {}
     exec(compile(DRAWER.replace("NUMBER", number), "mine.py", "exec"), names)
     verdict = speculative.law(names["mine"])
@@ -771,7 +775,8 @@ def test_the_case_that_is_shown_is_of_the_smallest_line_and_there_the_furthest()
 def test_of_texts_that_are_drawn_the_smallest_wrong_case_is_shown(monkeypatch):
     monkeypatch.setattr(drawn.Draws, "are_constant", lambda draws: False)
     monkeypatch.setattr(drawn.Draws, "differs_twice", lambda draws, case: True)
-    draws = drawn.Draws(None, [LINES[3].cases()[0], LINES[4].cases()[0]], None)
+    draws = drawn.Draws(None, None)
+    draws.counts = dict.fromkeys([LINES[3].cases()[0], LINES[4].cases()[0]])
     draws.find_wrong()
     assert draws.wrong_case.line == LINES[4]
 
@@ -851,6 +856,43 @@ def test_what_is_not_a_sampler_is_refused(word, said, files):
     assert said in refusal(check_law, [word.format(**files)])
 
 
+DRAW = "import numpy as np\n\ndef draw(p):\n    return np.random.choice(len(p), p=p)\n"
+IN_CELLS = ["%matplotlib inline\nimport missing\n", f"!pip install x\n{DRAW}", "for _ in range(3):\n    draw(1 / 0)\n"]
+RELATIVE = "from ..tools import draw as of_tools\n\ndef draw(p):\n    return of_tools(p)\n"
+CLASSES = "class Sampler:\n    def draw(self, p):\n        return draw(p)\n\nclass Two(Sampler):\n    def other(self, p): ...\n"
+PLACES = [
+    "tools.py:draw",
+    "sub/near.py:draw",
+    "made.sub.near:draw",
+    "cells.ipynb:draw",
+    "near.py:Sampler",
+    "near.py:Two.draw",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_function_is_found_in_a_file_a_notebook_a_module_and_a_class(place, few_cases, tmp_path, monkeypatch):
+    folder = tmp_path / f"made_{PLACES.index(place)}"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "tools.py").write_text(DRAW)
+    (folder / "near.py").write_text(DRAW + CLASSES)
+    (folder / "sub" / "near.py").write_text(RELATIVE)
+    cells = [{"cell_type": "code", "source": source.splitlines(True)} for source in IN_CELLS]
+    (folder / "cells.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    place = place.replace("made", folder.name) if place.startswith("made.") else str(folder / place)
+    assert speculative.law(function_at(place)).lossless
+
+
+def test_an_object_of_several_methods_is_asked_which_one_decodes():
+    names = {}
+    exec(CLASSES, names)
+    assert (
+        refusal(lambda: speculative.law(names["Two"]))
+        == "Two has the methods draw, other: add the one that decodes, Two.METHOD"
+    )
+
+
 FILES_THAT_DO_NOT_END = [
     ("while True:\n    pass", ": it runs for more than 2 s: put the work under if __name__"),
     ("name = input('Your name? ')", "mine.py, line 1: EOFError: EOF when reading a line"),
@@ -866,14 +908,20 @@ FILES_THAT_DO_NOT_END = [
 def test_a_file_that_does_not_end_or_ends_the_process_is_one_line(program, said, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(guard, "SECONDS_AT_IMPORT", (1, 2))
     (tmp_path / "mine.py").write_text(program)
-    assert said in refusal(lambda: speculative.law(function_in(str(tmp_path / "mine.py"), "rule")))
+    assert said in refusal(lambda: speculative.law(function_at(f"{tmp_path / 'mine.py'}:rule")))
     if "while" in program:
         assert "mine.py is run, and has not ended after 1 s" in capfd.readouterr().err
 
 
-def test_what_a_checked_function_prints_is_not_kept():
-    dropped = guard.Dropped()
-    assert dropped.write("x" * 1000) == 1000
+PRINTS = "print('one')\n    print('the draft has no eos', end='')\n    "
+
+
+def test_what_a_function_prints_is_told_if_it_fails():
+    failing = in_the_blogs_form(BEGIN, f"    {PRINTS}raise KeyError('eos')\n    x, T")
+    assert refusal(lambda: speculative.law(failing)).endswith(
+        "KeyError: 'eos'; it had printed: one / the draft has no eos"
+    )
+    assert speculative.law(in_the_blogs_form(BEGIN, f"    {PRINTS}x, T")).words.startswith("Lossless")
     with guard.silenced():
-        print("x")
-        assert isinstance(sys.stdout, guard.Dropped)
+        print("x" * 10_000)
+    assert len(guard.PRINTED.end) <= guard.MOST_PRINTED

@@ -187,6 +187,12 @@ RIGHT = [
     # Models of a batch that return logits.
     ("len(x)", "x.shape[1]", "(x_draft)[-1]", "(x_draft).logits.softmax(-1)[0, -1]", "(x_draft)[n - 1 :]", "(x_draft).logits.softmax(-1)[0, n - 1 :]", "x_draft[n:]", "x_draft[0, n:]", "sample(rows[-1])]", "sample(rows[-1])[None]], -1", "x_draft[: n + n_accepted], sample(rest)]", "x_draft[:, : n + n_accepted], sample(rest)[None]], -1"),
 ]  # fmt: skip
+RIGHT += [
+    ("target_model, N, K)", "target_model, N, K, generator=None)", SAMPLE, "torch.multinomial(p, 1, generator=GIVEN[0])", "    T = len(x) + N", "    GIVEN[:] = [generator]\n    T = len(x) + N", "GENERATOR = torch", "GIVEN = []\nGENERATOR = torch"),
+    ("    T = len(x) + N", "    assert next(draft_model.parameters()).device == target_model.to('cpu').eval().device\n    T = len(x) + N"),
+    ("(x_draft)[-1]", "(x_draft)['logits'].softmax(-1)[-1]", "(x_draft)[n - 1 :]", "(x_draft)['logits'].softmax(-1)[n - 1 :]"),
+    ("sample(rest)", "sample(rest) if rest.sum() else 1 / 0", "    while", "    1 / (N - 1)\n    while"),
+]  # fmt: skip
 # The replacements of all drafts race before it is known which is needed: many paths.
 RACED = ("sample(rest)", "raced[n_accepted : n_accepted + 1]", "        passed", "        raced = torch.cat([(q[:-1] - p).clamp(min=torch.finfo(torch.float32).tiny), q[-1:]])\n        raced = raced.div_(torch.empty_like(raced).exponential_()).argmax(-1)\n        passed")  # fmt: skip
 WRONG = [
@@ -263,7 +269,28 @@ def as_a_batch(target_with_bonus_probs, bonus_token_ids, draft_probs, draft_toke
     return torch.cat([draft_token_ids, bonus_token_ids], -1)
 
 
-@pytest.mark.parametrize("function", [cached_sampling, as_hugging_face, as_vllm, as_a_batch])
+def as_newest_vllm(draft_token_ids, num_draft_tokens, draft_logits, target_logits, ignore_eos, is_eos, generator):
+    """Flat: the target's rows of all texts follow each other, a bonus row after those of each text's drafts."""
+    output = torch.full((len(num_draft_tokens), max(num_draft_tokens) + 1), -1)
+    assert ignore_eos.all()
+    assert not is_eos[: len(draft_token_ids)].any()
+    for text, m in enumerate(num_draft_tokens):
+        first = sum(num_draft_tokens[:text])
+        p, q = (
+            draft_logits[first : first + m].softmax(-1),
+            target_logits[first + text : first + text + m + 1].softmax(-1),
+        )
+        for i, j in enumerate(draft_token_ids[first : first + m]):
+            if torch.rand((), generator=generator) > q[i, j] / p[i, j]:
+                output[text, i] = torch.multinomial((q[i] - p[i]).clamp(min=0), 1, generator=generator)
+                break
+            output[text, i] = j
+        else:
+            output[text, m] = torch.multinomial(q[m], 1, generator=generator)
+    return output, None
+
+
+@pytest.mark.parametrize("function", [as_newest_vllm, cached_sampling, as_hugging_face, as_vllm, as_a_batch])
 def test_the_forms_of_others(function):
     verdict = speculative.law(function)
     assert verdict.lossless, str(verdict)

@@ -17,6 +17,7 @@ import numpy as np
 
 from speculative.drafters.base import proposal_of, with_arrays
 from speculative.filters import GREEDY
+from speculative.law.forks import NotFollowed
 from speculative.law.generators import NoDistribution
 from speculative.law.paths import TooManyPaths
 from speculative.law.samplers.functions import Function, ids_of
@@ -88,6 +89,9 @@ def tokens_of_steps(loop: Function, drafter: Callable, target, case, rng) -> lis
     return [token for step in steps for token in step.tokens]
 
 
+WITHOUT_DRAFTS = "windows without a draft"  # which a rule may not do
+
+
 def decoder_with_rule(rule: Callable, left_out: dict) -> Callable:
     """Decode by our loop with somebody's rule(proposal, q, rng)."""
 
@@ -96,9 +100,9 @@ def decoder_with_rule(rule: Callable, left_out: dict) -> Callable:
         try:
             return ids_of(rule(with_arrays(proposal, n_vocab), q, rng), n_vocab)
         except Exception as error:  # our loop ends with a window of no drafts, which others do not have
-            if len(proposal.tokens) or isinstance(error, NoDistribution | TooManyPaths):
+            if len(proposal.tokens) or isinstance(error, NoDistribution | TooManyPaths | NotFollowed):
                 raise
-            left_out.setdefault("windows without a draft", first_line(error))
+            left_out.setdefault(WITHOUT_DRAFTS, first_line(error))
             return [sample(q[-1], rng)]
 
     return partial(with_loop, Function(partial(speculative_sampling, accept=accept)))
@@ -162,13 +166,14 @@ class Batch(NamedTuple):
     ids: Any  # [batch, m], or [n_drafts] if it is flat
     p: Any  # [batch, m, n_vocab], or [n_drafts, n_vocab]
     q: Any  # the same
+    q_bonus: Any  # with the row of the bonus token, [batch, m + 1, n_vocab] or [n_drafts + batch, n_vocab]
     bonus: list  # [batch, 1]
     counts: list[int]  # [batch], the number of drafts of each text
 
 
 def batch_of(proposal: Proposal, q, bonus: int) -> Batch:
     """A batch of this text alone."""
-    return Batch(proposal.tokens[None], proposal.p[None], q[None, :-1], [[bonus]], [len(proposal.tokens)])
+    return Batch(proposal.tokens[None], proposal.p[None], q[None, :-1], q[None], [[bonus]], [len(proposal.tokens)])
 
 
 def flat_batch_of(proposal: Proposal, q, bonus: int) -> Batch:
@@ -183,17 +188,22 @@ def flat_batch_of(proposal: Proposal, q, bonus: int) -> Batch:
     ids = np.append(first, proposal.tokens)  # [1 + m]
     p = np.concatenate([sure, proposal.p])  # [1 + m, n_vocab]
     q_drafts = np.concatenate([sure, q[:-1]])  # [1 + m, n_vocab]
-    return Batch(ids, p, q_drafts, [[first], [bonus]], [1, len(proposal.tokens)])
+    q_bonus = np.concatenate([sure, sure, q])  # [2 + m + 1, n_vocab]
+    return Batch(ids, p, q_drafts, q_bonus, [[first], [bonus]], [1, len(proposal.tokens)])
 
 
 def as_vllm(function: Function, proposal: Proposal, q, rng):
-    """The tokens of a rule with the parameters of vLLM's."""
+    """The tokens of a rule with the parameters of vLLM's. Logits of the target go on to the row of the bonus token, if
+    the rule is not given this token."""
     check_drafts(proposal)
-    is_flat = bool({"num_draft_tokens", "cu_num_draft_tokens"} & function.names.keys())
+    names = {*function.names.values()}
+    is_flat = bool({"num_draft_tokens", "cu_num_draft_tokens"} & names)
     make_batch = flat_batch_of if is_flat else batch_of
-    batch = make_batch(proposal, q, sample(q[-1], rng))
+    batch = make_batch(proposal, q, sample(q[-1], rng) if "bonus_token_ids" in names else -1)
+    n_texts = len(batch.counts)
+    rows = batch.q if "bonus_token_ids" in names else batch.q_bonus  # [..., n_vocab]
     metadata = SimpleNamespace(all_greedy=False, all_random=True, generators={}, top_k=None, top_p=None)
-    metadata.temperature = tensor_of(np.ones(len(batch.counts), np.float32))
+    metadata.temperature = tensor_of(np.ones(n_texts, np.float32))
     result = function(
         rng,
         draft_token_ids=tensor_of(batch.ids),
@@ -201,12 +211,17 @@ def as_vllm(function: Function, proposal: Proposal, q, rng):
         max_spec_len=max(batch.counts),
         cu_num_draft_tokens=tensor_of(np.cumsum(batch.counts)),
         draft_probs=tensor_of(batch.p),
+        draft_logits=tensor_of(np.log(batch.p)),
         target_probs=tensor_of(batch.q),
+        target_logits=tensor_of(np.log(rows)),
         target_with_bonus_probs=tensor_of(q[None]),
         bonus_token_ids=tensor_of(batch.bonus),
         sampling_metadata=metadata,
         seeded_seqs=None,
+        ignore_eos=tensor_of(np.ones(n_texts, bool)),
+        is_eos=tensor_of(np.zeros(np.shape(batch.ids), bool)),
     )
+    result = result[0] if isinstance(result, tuple) else result  # with the numbers of accepted drafts, for instance
     return np.asarray(result)[-1]  # [K + 1], -1 after the end
 
 

@@ -14,16 +14,16 @@ from speculative.law.forks import WALK
 from speculative.law.paths import distance
 from speculative.law.samplers.cases import CASES, Case, interleaved
 from speculative.law.samplers.guard import Progress, program_of, stand_ins_in
-from speculative.law.samplers.sampler import Sampler, Trial, left_out
+from speculative.law.samplers.sampler import Sampler, Trial
 from speculative.law.samplers.stand_ins import SaltedStandIns
 from speculative.support.errors import UserError
 
 SIGMAS = 5  # of the statistic, which chance passes once in 3 million
 POWER = 1.96  # standard deviations by which a loss passes that 39 times out of 40: so twice 19 times out of 20
 USUAL = 5  # texts that are expected less often are counted together
-PORTION = 250  # texts of each case, before it is asked whether there is time for more
+PORTION = 250  # texts of each case, before it is asked whether there is time for another case, or for more
 MOST_TEXTS = 4_000  # of a case
-SECONDS = 30
+SECONDS = 20  # of the processor
 N_CASES = 2  # of each line
 N_FEW = 2  # cases by which a decoder is chosen
 
@@ -31,40 +31,44 @@ N_FEW = 2  # cases by which a decoder is chosen
 class Draws:
     """Texts of a decoder that are drawn, of each case as many."""
 
-    def __init__(self, decode: Callable, cases: list[Case], stand_ins: SaltedStandIns):
+    def __init__(self, decode: Callable, stand_ins: SaltedStandIns):
         self.decode = decode
-        self.cases = [*cases]
         self.stand_ins = stand_ins
-        self.counts: dict = {case: Counter() for case in cases}  # of the texts
-        self.n_texts = 0  # of each case
+        self.counts: dict[Case, Counter] = {}  # of the texts
+        self.n_texts = PORTION  # of each case
         self.raised: dict[Case, UserError] = {}  # by the sampler: these are not drawn any more
         self.wrong_case: Case | None = None
 
+    @property
+    def cases(self) -> list[Case]:
+        return [*self.counts]
+
     def draw(self, case: Case, n: int) -> None:
-        """Draw n more texts of a case."""
+        """Draw n more texts of a case, or note the error that the sampler raises."""
         program = program_of(self.decode, case)
-        for _ in range(n):
-            WALK.begin_path([])  # which counts the calls of this text, and its seconds
-            text = program(self.stand_ins.begin_text())
-            self.counts[case][text] += 1
+        counts = self.counts.setdefault(case, Counter())
+        try:
+            for _ in range(n):
+                WALK.begin_path([])  # which counts the calls of this text, and its seconds
+                counts[program(self.stand_ins.begin_text())] += 1
+        except UserError as error:
+            self.raised[case] = error
+            del self.counts[case]
 
-    def draw_portion(self) -> None:
-        """Draw PORTION more texts of each case."""
-        self.n_texts += PORTION
-        for case in [*self.cases]:
-            try:
-                self.draw(case, PORTION)
-            except UserError as error:
-                self.raised[case] = error
-                self.cases.remove(case)
-                del self.counts[case]
-
-    def draw_all(self, progress: Progress) -> None:
-        """Draw as many texts as there is time for."""
-        until = time.monotonic() + SECONDS
-        while not self.n_texts or (self.n_texts < MOST_TEXTS and time.monotonic() < until):
-            self.draw_portion()
+    def draw_all(self, cases: list[Case], progress: Progress) -> None:
+        """Draw as many texts as there is time for: PORTION of each case, or of as many as a quarter of the time is
+        enough for; then more of these."""
+        began = time.process_time()
+        for case in cases:
+            if self.counts and time.process_time() - began > SECONDS / 4:
+                break
+            self.draw(case, PORTION)
+        seconds_a_portion = time.process_time() - began
+        while self.n_texts < MOST_TEXTS and time.process_time() - began + seconds_a_portion < SECONDS:
             progress.show(f"drawing texts: {self.n_texts:,} of each of {len(self.cases)} cases")
+            for case in self.cases:
+                self.draw(case, PORTION)
+            self.n_texts += PORTION
 
     def find_wrong(self) -> Case | None:
         """Find the smallest case whose texts do not follow the law, if one does not. Constant texts tell nothing."""
@@ -83,7 +87,7 @@ class Draws:
             return False
         self.counts[case].clear()
         self.draw(case, self.n_texts)
-        return self.differs(case)
+        return case in self.counts and self.differs(case)
 
     def differs(self, case: Case) -> bool:
         """Whether its texts do not follow the law."""
@@ -110,17 +114,19 @@ def draw_texts(function: Callable, sampler: Sampler) -> Draws:
 
     def trial_in_few(decode):
         """How a decoder does in the first cases: distances that chance explains are 0."""
-        few = Draws(decode, cases[:N_FEW], stand_ins)
-        few.draw_portion()
+        few = Draws(decode, stand_ins)
+        for case in cases[:N_FEW]:
+            few.draw(case, PORTION)
         distances = [few.distance(case) if few.differs(case) else 0.0 for case in few.cases]
         return Trial(distances, [*few.raised.values()])
 
     with Progress() as progress, stand_ins_in(function, stand_ins):
-        sampler.choose_decoder(trial_in_few)
-        draws = Draws(sampler.decode, cases, stand_ins)
-        draws.draw_all(progress)
+        if len(sampler.decoders) > 1:
+            sampler.choose_decoder(trial_in_few)
+        draws = Draws(sampler.decode, stand_ins)
+        draws.draw_all(cases, progress)
         if not draws.find_wrong():
-            sampler.left_out |= left_out(draws.raised, draws.cases)
+            sampler.leave_out(draws.raised, draws.cases)
     return draws
 
 

@@ -12,7 +12,7 @@ from speculative.law.samplers.cases import CASES, Case, interleaved
 from speculative.law.samplers.guard import MOST_PATHS, Progress, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import cause_of
 from speculative.law.samplers.places import is_file_of_library
-from speculative.law.samplers.sampler import Sampler, Trial, left_out
+from speculative.law.samplers.sampler import Sampler, Trial
 from speculative.law.samplers.stand_ins import OF_THE_SYSTEM, UnknownStandIns
 from speculative.support.errors import UserError
 
@@ -40,13 +40,6 @@ class Findings:
         """Those whose law is not the target's, in the order of LINES."""
         return [case for case in CASES if self.distances.get(case, 0) > EXACT]
 
-    @property
-    def ran(self) -> list[Case]:
-        """The cases in which the function was called, and returned. Our loop calls no rule for N = 1, if it does not do
-        without a draft."""
-        has_windows = "windows without a draft" not in self.sampler.left_out
-        return [case for case in self.laws if case.N > 1 or has_windows]
-
     def not_tried(self) -> str:
         """A line about the cases that there was no time for, "" if there are none."""
         n_cases = sum(case not in self.laws and case not in self.raised for case in CASES)
@@ -69,7 +62,7 @@ def follow(function: Callable, is_thorough: bool = False) -> Findings:
             findings.sampler.choose_decoder(trial_in_first_cases)
             follow_cases(findings, progress)
             if not findings.wrong:
-                findings.sampler.left_out |= left_out(findings.raised, findings.ran)
+                findings.sampler.leave_out(findings.raised, findings.laws)
             else:
                 findings.cause = cause_of(findings.sampler.decode, findings.laws, findings.wrong)
     except UserError as error:

@@ -5,18 +5,24 @@ import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable
 from dataclasses import is_dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from speculative.law.forks import WALK
 from speculative.sampling import NOT_IDS, whole_numbers
 from speculative.support.errors import UserError
 
 LENGTHS = ("N", "K")
-RANDOM = ("rng", "seed", "key")
+RANDOM = ("rng", "seed", "key", "torch_generator")
 OUR_NAMES = {
     **dict.fromkeys(("max_new_tokens", "num_tokens", "n_tokens", "n_tokens_to_generate"), "N"),
     **dict.fromkeys(("k", "gamma", "lookahead", "num_speculative_tokens"), "K"),
     **dict.fromkeys(("generator", "gen", "random_state"), "rng"),
+    **dict.fromkeys(("rng_key", "prng_key"), "key"),
+    **dict.fromkeys(("draft_tokens", "draft_ids"), "draft_token_ids"),
     "probs": "p",
 }
 
@@ -30,27 +36,65 @@ class Function:
         self.names: dict = {}  # {a parameter: our name for it}
         for name, parameter in inspect.signature(function).parameters.items():
             ours = OUR_NAMES.get(name, name)
-            # rng, N and K may have defaults, which the check does not want; what else has a default keeps it.
-            if is_needed(parameter) or name == "rng" or ours in LENGTHS:
+            if ours == "rng" and takes_torch(function, name, parameter):
+                ours = "torch_generator"
+            # Those of RANDOM, N and K may have defaults, which the check does not want; what else has one keeps it.
+            if is_needed(parameter) or ours in ("rng", "torch_generator", *LENGTHS):
                 self.names[name] = ours
 
     def __call__(self, rng, **given):
         """Call it with those of these values, by our names, that it takes. Raises UserError if it takes more."""
-        given |= {"rng": rng, "seed": 0}
-        if "key" in self.names:
+        n_before = WALK.of_path.get(self, 0)  # calls in this text: each has a new seed
+        WALK.of_path[self] = n_before + 1
+        given |= {"rng": rng, "seed": n_before}
+        if "key" in self.names.values():
             import jax
 
-            given["key"] = jax.random.PRNGKey(0)
+            given["key"] = jax.random.PRNGKey(n_before)
+        if "torch_generator" in self.names.values():
+            import torch
+
+            given["torch_generator"] = torch.Generator().manual_seed(2**40 + n_before)
         missing = self.names.values() - given.keys()
         if missing:
             raise UserError(f"there is no value for the parameter {min(missing)}")
         return self.function(**{name: given[ours] for name, ours in self.names.items()})
 
 
+def takes_torch(function: Callable, name: str, parameter: inspect.Parameter) -> bool:
+    """Whether a parameter of this name is a generator of PyTorch's: by its annotation, or as its module has PyTorch."""
+    annotation = str(parameter.annotation)
+    if "torch" in annotation or "np." in annotation or "numpy" in annotation or "random" in annotation:
+        return "torch" in annotation
+    names = getattr(inspect.unwrap(getattr(function, "func", function)), "__globals__", {})
+    return name != "random_state" and name != "rng" and any(is_torch(thing) for thing in [*names.values()])
+
+
+def is_torch(thing: Any) -> bool:
+    return isinstance(thing, ModuleType) and thing.__name__ == "torch"
+
+
 def is_needed(parameter: inspect.Parameter) -> bool:
     """Whether a function is not called without this parameter."""
     takes_any = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and not takes_any
+
+
+def decoding_method(thing: Any) -> Callable:
+    """The method of an object that decodes: __call__, forward as in PyTorch's modules, or the only one that it has.
+    Raises UserError."""
+    classes = [kind for kind in type(thing).__mro__ if not kind.__module__.startswith("torch.")]
+    methods = {name for kind in classes for name, method in vars(kind).items() if inspect.isfunction(method)}
+    if "__call__" in methods or isinstance(thing, partial):
+        return thing
+    public = sorted(name for name in methods if not name.startswith("_"))
+    name = "forward" if "forward" in public else public[0] if len(public) == 1 else ""
+    if not name:
+        name = type(thing).__name__
+        raise UserError(
+            f"{name} has the methods {', '.join(public) or 'none'}: add the one that decodes, {name}.METHOD"
+        )
+    return getattr(thing, name)
 
 
 # ---- What it returns -------------------------------------------------------------------------------------------------

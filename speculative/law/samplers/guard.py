@@ -35,6 +35,7 @@ from speculative.law.samplers.stand_ins import StandIns, UnknownStandIns
 from speculative.support.errors import UserError, first_line
 
 SECONDS_AT_IMPORT = (5, 60)  # after which a file that is run gets a word, and is ended
+MOST_PRINTED = 500  # characters that are kept
 MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with all its waiting
 SECONDS_OF_WORDS = (2, 10)  # before the first words about progress, and between others
 
@@ -56,7 +57,7 @@ def as_user_errors() -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM:  # as support.process ends the process
             raise
-        raise UserError(words_of(error, type(error).__name__)) from error
+        raise UserError(words_of(error, type(error).__name__), hint=PRINTED.words()) from error
 
 
 def words_of(error: BaseException, name: str = "") -> str:
@@ -76,11 +77,23 @@ def raised_at(error: BaseException) -> str:
     return f"{file}, line {own[-1].lineno}"
 
 
-class Dropped(io.TextIOBase):
-    """A stream that keeps nothing of what is written to it."""
+class LastLines(io.TextIOBase):
+    """A stream that keeps the end of what is written to it."""
+
+    def __init__(self) -> None:
+        self.end = ""
 
     def write(self, text: str) -> int:
+        self.end = (self.end + text)[-MOST_PRINTED:]
         return len(text)
+
+    def words(self) -> str:
+        """The last lines as a hint, "" if there is none."""
+        lines = [line.strip() for line in self.end.splitlines() if line.strip()]
+        return f"it had printed: {' / '.join(lines[-3:])}" if lines else ""
+
+
+PRINTED = LastLines()
 
 
 def refuse_exit(status: int = 0) -> None:
@@ -89,10 +102,12 @@ def refuse_exit(status: int = 0) -> None:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """What is called within prints nothing, is answered nothing, and cannot end the process without a word."""
+    """What is called within prints nothing, is answered nothing, and cannot end the process without a word. The end of
+    what it would print is kept, as it may be the reason of an error."""
+    PRINTED.end = ""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(Dropped()))
-        stack.enter_context(contextlib.redirect_stderr(Dropped()))
+        stack.enter_context(contextlib.redirect_stdout(PRINTED))
+        stack.enter_context(contextlib.redirect_stderr(PRINTED))
         stack.enter_context(mock.patch.object(sys, "stdin", io.StringIO()))
         stack.enter_context(mock.patch.object(os, "_exit", refuse_exit))
         yield
@@ -223,6 +238,7 @@ def program_of(decode: Callable, case: Case) -> Callable:
     draft, target = map(counted, case.models())
 
     def program(rng):
+        PRINTED.end = ""
         try:
             with as_user_errors():
                 return tuple(map(int, decode(draft, target, case, rng)))

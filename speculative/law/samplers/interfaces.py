@@ -6,7 +6,7 @@ the last row alone: probabilities, as in the blog, or logits. What it returns al
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -65,11 +65,13 @@ class Rows(np.ndarray):
     def logits(self) -> np.ndarray:
         return np.asarray(self)
 
+    def __getitem__(self, key):
+        return getattr(self, key) if isinstance(key, str) else super().__getitem__(key)
+
 
 class AnyModel:
     """A model that takes what it is given, and returns it as it was given."""
 
-    device = "cpu"
     training = False
 
     def __init__(self, model: Callable, n_vocab: int, interface: Interface):
@@ -77,9 +79,27 @@ class AnyModel:
         self.n_vocab = n_vocab
         self.interface = interface
         self.config = SimpleNamespace(vocab_size=n_vocab, eos_token_id=None, pad_token_id=None)
+        self.config.is_encoder_decoder = False
+        self.generation_config = self.config
 
-    def eval(self) -> "AnyModel":
+    def itself(self, *_, **__) -> "AnyModel":
         return self
+
+    eval = train = to = cpu = cuda = float = half = bfloat16 = requires_grad_ = itself
+
+    def parameters(self) -> Iterator:
+        """PyTorch's, of which people ask device and dtype: one without numbers."""
+        import torch
+
+        yield torch.nn.Parameter(torch.empty(0))
+
+    @property
+    def device(self):
+        return next(self.parameters()).device if "torch" in sys.modules else "cpu"
+
+    @property
+    def dtype(self):
+        return next(self.parameters()).dtype if "torch" in sys.modules else np.dtype(np.float32)
 
     def __call__(self, x=None, n_last: Any = 0, **named):
         x = named.get("input_ids") if x is None else x

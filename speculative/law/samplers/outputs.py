@@ -51,6 +51,9 @@ class Output(torch.Tensor):
         output.rows, output.x, output.cache = rows, x, cache
         return output
 
+    def __getitem__(self, key):
+        return getattr(self, key) if isinstance(key, str) else super().__getitem__(key)
+
     @property
     def logits(self) -> torch.Tensor:
         return torch.from_numpy(np.log(self.rows))

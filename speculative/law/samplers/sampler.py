@@ -13,6 +13,7 @@ from speculative.law.forks import NotFollowed
 from speculative.law.paths import EXACT
 from speculative.law.samplers.cases import Case
 from speculative.law.samplers.decoders import (
+    WITHOUT_DRAFTS,
     AsBlogs,
     as_hugging_face,
     as_ours,
@@ -36,9 +37,10 @@ speculative_sampling(x, draft, target_model, N, K, rng)    ours, which yields St
 a rule (proposal, q, rng), a drafter (x, k), sample(p), max_fn(x)
 (candidate_input_ids, candidate_logits, candidate_length, new_logits, is_done)   a rule, as Hugging Face calls it
 (draft_token_ids, draft_probs, target_probs, bonus_token_ids, ...)               a rule, as vLLM calls it: [batch, K],
-                                                           or flat, if num_draft_tokens is among its parameters
+                                                           or flat, if num_draft_tokens is among its parameters;
+                                                           also draft_logits, target_logits, ignore_eos, is_eos, ...
 
-A loop, a rule and sample may take rng, or generator, random_state, seed, or JAX's key."""
+A loop, a rule and sample may take rng, or generator (PyTorch's in PyTorch's code), random_state, seed, or JAX's key."""
 HUGGING_FACE = {"candidate_input_ids", "candidate_logits", "candidate_length", "new_logits"}
 
 
@@ -81,6 +83,12 @@ class Sampler:
                 raise trial.errors[0]
         self.decode = best
 
+    def leave_out(self, raised: dict[Case, UserError], ran: Collection[Case]) -> None:
+        """Note the lengths in which it raises an error. Raises the first error that no length explains."""
+        if WITHOUT_DRAFTS in self.left_out:  # our loop calls no rule for N = 1 then
+            ran = [case for case in ran if case.N > 1]
+        self.left_out |= lengths_left_out(raised, ran)
+
 
 class Trial(NamedTuple):
     """How a decoder did in the first cases."""
@@ -100,7 +108,7 @@ class Trial(NamedTuple):
 LENGTHS_OF_CASES = {"n_vocab": "a vocabulary of {}", "N": "N = {}", "K": "K = {}"}
 
 
-def left_out(raised: dict[Case, UserError], ran: Collection[Case]) -> dict[str, str]:
+def lengths_left_out(raised: dict[Case, UserError], ran: Collection[Case]) -> dict[str, str]:
     """What a sampler cannot do, and why: the lengths that only the cases have in which it raised an error. Raises the
     first error that no length explains. A vocabulary of 3 cannot be left out, because half of all cases have it.
     """
@@ -115,7 +123,7 @@ def left_out(raised: dict[Case, UserError], ran: Collection[Case]) -> dict[str, 
             raise next(iter(unexplained.values()))
         name, value = max(lengths, key=lengths.__getitem__)
         cases = [case for case in unexplained if getattr(case, name) == value]
-        _, _, reasons[LENGTHS_OF_CASES[name].format(value)] = str(unexplained[cases[0]]).rpartition(".py, ")
+        _, _, reasons[LENGTHS_OF_CASES[name].format(value)] = unexplained[cases[0]].sentence[0].rpartition(".py, ")
         for case in cases:
             del unexplained[case]
     return reasons
