@@ -1,5 +1,6 @@
 """python -m speculative, and the command speculative-sampling: the blog's main.py, the checker of laws, and pages."""
 
+import os
 import sys
 
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
@@ -15,11 +16,16 @@ COMMANDS = {"law": check_law, "page": replay}
 def command() -> None:
     """Run the words of the command line."""
     name, *words = sys.argv[1:] or [""]
-    with guarded():
-        if name in COMMANDS:
-            COMMANDS[name](words)
-        else:
-            main.main(**read_command(main.__doc__))
+    try:
+        with guarded():
+            if name in COMMANDS:
+                COMMANDS[name](words)
+            else:
+                main.main(**read_command(main.__doc__))
+    except SystemExit as ended:
+        if name == "law":  # a file that was checked may have left threads that wait, and functions for Python's own end
+            os._exit(ended.code if isinstance(ended.code, int) else 0)
+        raise
 
 
 if __name__ == "__main__":

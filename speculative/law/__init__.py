@@ -72,5 +72,5 @@ def main(words: list[str]) -> None:
     if len(names) != 1 or names[0] in ("-h", "--help"):
         return print(f"{(__doc__ or '').strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
     verdict = law(function_at(names[0]), thorough=THOROUGH in words)
-    print(verdict.words)
+    print(verdict.words, flush=True)  # here, so that a full disk is explained
     sys.exit(STATUS[verdict.lossless])

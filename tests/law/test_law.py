@@ -5,6 +5,7 @@ Rules, drafters and filters are tested because they are registered. Each test go
 
 import importlib
 import json
+import os
 import random
 import re
 import signal
@@ -161,6 +162,7 @@ def test_block_verification_keeps_more_than_token_by_token(world):
 HELPERS = """
 import copy
 import math
+import os
 import pickle
 import random
 import secrets
@@ -922,6 +924,29 @@ def test_what_a_function_prints_is_told_if_it_fails():
         "KeyError: 'eos'; it had printed: one / the draft has no eos"
     )
     assert speculative.law(in_the_blogs_form(BEGIN, f"    {PRINTS}x, T")).words.startswith("Lossless")
+
+
+LEAVES_MUCH = """
+import atexit, os, threading
+
+atexit.register(lambda: os._exit(0))
+threading.Thread(target=threading.Event().wait).start()
+if os.fork() == 0:
+    os._exit(0)
+def rule(proposal, q, rng):
+    return [int(q[0].argmax())]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_the_command_ends_with_its_verdict_whatever_a_file_has_left(tmp_path):
+    (tmp_path / "mine.py").write_text(LEAVES_MUCH)
+    done = python("-m", "speculative", "law", f"{tmp_path / 'mine.py'}:rule", timeout=120)
+    assert (done.returncode, done.stdout[:13]) == (1, "Not lossless:")
+    assert "os._exit" not in done.stderr
+
+
+def test_what_a_checked_function_prints_is_not_kept():
     with guard.silenced():
         print("x" * 10_000)
     assert len(guard.PRINTED.end) <= guard.MOST_PRINTED

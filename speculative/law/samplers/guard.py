@@ -96,15 +96,18 @@ class LastLines(io.TextIOBase):
 PRINTED = LastLines()
 
 
-def refuse_exit(status: int = 0) -> None:
-    raise UserError(f"it ends the process with os._exit({status}), so nothing can be told: leave that out")
-
-
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
     """What is called within prints nothing, is answered nothing, and cannot end the process without a word. The end of
     what it would print is kept, as it may be the reason of an error."""
     PRINTED.end = ""
+    process, end = os.getpid(), os._exit
+
+    def refuse_exit(status: int = 0) -> None:
+        if os.getpid() != process:  # a child that it has made
+            end(status)
+        raise UserError(f"it ends the process with os._exit({status}), so nothing can be told: leave that out")
+
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(PRINTED))
         stack.enter_context(contextlib.redirect_stderr(PRINTED))
