@@ -16,7 +16,7 @@ class ScoredModel:
     role: str  # `target`, `draft`, the weight format of a copy of the target, or `ngram`
     size: str  # its name
     dtype: str  # its weight format
-    drafter: str | None  # its name for --drafter, if it drafts
+    drafter: str | None  # its name for --drafter
     nats: float | None  # the mean of -log p, in nats a token; none if a token has probability 0
     perplexity: float | None  # e to the power of `nats`
     alpha: float | None  # α, the mean of `chances`; not for the target
@@ -39,18 +39,18 @@ class Expected:
 class ScoreRecord:
     """A text and its score."""
 
-    options: Options  # every option and its value, without an address's password
-    machine: Machine  # the machine, and the engine on it
-    networks: list[Model]  # those that have read the text, the target first
-    rule: RuleUsed  # the rule of acceptance
-    n_ctx: int  # tokens of a window, in which a longer text is read
+    options: Options
+    machine: Machine
+    rule: RuleUsed
+    networks: list[Model]  # those that have read the text, as `models` of a run
+    n_ctx: int  # tokens of a window
     tokens: list[int]  # the ids of the text's tokens
     pieces: list[str]  # the text of each token
     models: list[ScoredModel]  # the target first, then the model that drafts for it
     beta: dict[str, float]  # {K: β}; empty if withheld
     expected: dict[str, dict[str, Expected]]  # {drafter: {K: what it should bring}}; K may be `auto`
-    withheld: str | None  # why there are no speedups: other programs used the cores, or JAX computes
-    names: dict[int, str]  # {token: its text} for `likeliest`; parts of a character are `\xNN`
+    withheld: str | None  # why there are no speedups
+    names: dict[int, str]  # {token: its text} for `likeliest`, as in `vocabulary` of a run
 
     @property
     def target(self) -> ScoredModel:
