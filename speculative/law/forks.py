@@ -152,6 +152,7 @@ class Walk:
     def __init__(self) -> None:
         self.n_nodes = 0  # of all programs: random numbers and calls of models
         self.n_paths = 0  # of all programs: those that began
+        self.listener: Any = None  # of samplers/shown.py, which is told what happens in a path
         self.start_program()
 
     def start_program(self, reseeds: bool = True) -> None:

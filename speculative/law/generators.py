@@ -284,7 +284,10 @@ def draw_indices(rng: UnknownGenerator, weights, n: int = 1, replace: bool = Tru
     indices = []
     for _ in range(n):
         edges = edges_of(weights.tobytes())  # as bytes, because a cache keeps no arrays
-        indices.append(rng.number().u.fork_at(edges))
+        u = rng.number().u
+        indices.append(u.fork_at(edges))
+        if WALK.listener:
+            WALK.listener.drawn(indices[-1], weights, u)
         if not replace:
             weights[indices[-1]] = 0
     return indices

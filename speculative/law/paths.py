@@ -6,7 +6,7 @@ check asks whether a sampler is lossless.
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from speculative.law.forks import WALK, NotFollowed
 from speculative.law.generators import UnknownGenerator
@@ -37,7 +37,7 @@ class Path(NamedTuple):
     """A run of a program."""
 
     branches: list[int]  # the number of the branch that was taken at each fork
-    outcome: Hashable
+    outcome: Any
     weight: float  # its probability
 
 

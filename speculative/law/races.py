@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from speculative.law.forks import ENDS, LEAST, Formula, NotFollowed, Number, Uniform, ends_of, switch, take_likely
+from speculative.law.forks import ENDS, LEAST, WALK, Formula, NotFollowed, Number, Uniform, ends_of, switch, take_likely
 
 # The E of the fastest, where others are compared with it. The first is near 0: there u.clamp(max=0.999) is seen.
 E_FASTEST = np.array([0.0001, 1.0, 2.0, 4.0])  # [4]
@@ -64,6 +64,8 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
     while rates and len(arrived) < k:
         taken = take_likely(first.u.take_branch, [*rates.values()])
         arrived.append([*rates][taken])
+        if WALK.listener:
+            WALK.listener.drawn(arrived[-1], [rates.get(i, 0.0) for i in range(max(rates) + 1)])
         del rates[arrived[-1]]
     return arrived
 

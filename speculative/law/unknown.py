@@ -15,6 +15,7 @@ from speculative.law.forks import (
     ENDS,
     ITSELF,
     MOST_INTS,
+    WALK,
     Formula,
     NotFollowed,
     Number,
@@ -174,7 +175,10 @@ def computed(function: Any, inputs: Sequence):
     if first.dtype != bool:
         return UnknownNumber(u, formula)
     is_after = u.fork_at([0.0, switch(formula), 1.0])
-    return last if is_after else first
+    answer = last if is_after else first
+    if WALK.listener:
+        WALK.listener.compared(formula, u, answer)
+    return answer
 
 
 def is_equal(number, x) -> np.bool_:

@@ -34,8 +34,8 @@ from speculative.law.samplers.cases import CASES, LINES, interleaved
 from speculative.law.samplers.guard import as_user_errors, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import LOOP, MISTAKES
 from speculative.law.samplers.sampler import Sampler
+from speculative.law.samplers.shown import case_to_show
 from speculative.law.samplers.sources import function_at
-from speculative.law.samplers.verdicts import case_to_show
 from speculative.rules import parse_rule
 from speculative.run import load
 from speculative.support.errors import UserError
@@ -769,9 +769,8 @@ def test_the_case_that_is_shown_is_of_the_smallest_line_and_there_the_furthest()
     smaller, larger = sorted(LINES[3:5], key=lambda line: line.N)
     assert LINES.index(smaller) > LINES.index(larger)
     near, far = smaller.cases()[:2]
-    findings = following.Findings(Sampler(sampling.sample))
-    findings.distances = {larger.cases()[0]: 0.9, near: 0.1, far: 0.2}
-    assert case_to_show(findings) == far
+    assert case_to_show({larger.cases()[0]: 0.9, near: 0.1, far: 0.2}) == far
+    assert case_to_show({larger.cases()[0]: 0.9, near: 0.001, far: 0.002}) == larger.cases()[0]  # where it is plain
 
 
 def test_of_texts_that_are_drawn_the_smallest_wrong_case_is_shown(monkeypatch):
@@ -795,19 +794,18 @@ def test_a_loss_that_would_most_likely_have_shown_fails_twice_19_times_out_of_20
 def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkeypatch):
     tried = []
 
-    def noted(decode, case, *options, **named):
+    def noted(case, *options):
         tried.append(case.line)
-        return law_of_texts(decode, case, *options, **named)
+        return follow_case(case, *options)
 
-    law_of_texts = following.law_of_texts
-    monkeypatch.setattr(following, "law_of_texts", noted)
+    follow_case = following.follow_case
+    monkeypatch.setattr(following, "follow_case", noted)
     monkeypatch.setattr(following, "MOST_NODES_OF_LINE", 0)
     monkeypatch.setattr(following, "MOST_PATHS", 20)
     verdict = speculative.law(lambda p: np.random.choice(len(p), p=p))
     assert verdict.lossless
     assert "Not tried: 152 more cases of the same kinds, which have over 20 paths each" in verdict.words
-    followed = tried[following.N_FIRST :]
-    assert len(followed) == len({*followed}) == len({case.line for case in CASES})
+    assert len(tried) == len({*tried}) == len({case.line for case in CASES})
 
 
 def test_a_case_of_too_many_paths_is_left_out_also_if_it_is_the_first(monkeypatch):
@@ -950,3 +948,40 @@ def test_what_a_checked_function_prints_is_not_kept():
     with guard.silenced():
         print("x" * 10_000)
     assert len(guard.PRINTED.end) <= guard.MOST_PRINTED
+
+
+SHOWN = """import numpy as np
+
+
+def speculative_sampling(x, draft_model, target_model, N, K):
+    x = [*x]
+    for _ in range(N):
+        q = target_model(x)[-1]
+        p = draft_model(x)[-1]
+        j = np.random.choice(len(p), p=p)
+        if np.random.random() < 2 * q[j] / p[j]:
+            x.append(j)
+        else:
+            x.append(np.random.choice(len(q), p=q))
+    return x
+"""
+
+
+def test_a_wrong_verdict_shows_the_first_wrong_token_and_a_path_with_its_lines(tmp_path):
+    (tmp_path / "mine.py").write_text(SHOWN)
+    words = speculative.law(function_at(f"{tmp_path / 'mine.py'}:speculative_sampling")).words
+    after, *path = words[words.index("After") :].splitlines()
+    assert after.startswith("After [1, 0, 0, 1] the target has q = [")
+    assert "yours gives [" in after
+    places = [line.split("  ")[1] for line in path if line.startswith("  ")]
+    assert places == ["line 7", "line 8", "line 9", "line 10"]
+    assert path[1].endswith("target called with [1, 0, 0, 1]")
+    assert " draws " in path[3]
+    assert path[4].endswith(": True")
+    assert "at least once for each token" in words
+
+
+def test_a_verdict_says_what_the_sampler_saves(few_cases):
+    assert "of its drafts: " in speculative.law(in_the_blogs_form()).words
+    assert "of its drafts: " in speculative.law(parse_rule("token").accept).words
+    assert "tokens a call" not in speculative.law(sampling.sample).words

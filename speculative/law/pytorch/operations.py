@@ -140,10 +140,19 @@ class Elementwise(NamedTuple):
     named: tuple  # of (name, value), the arguments by name
 
     def __call__(self, *numbers):
+        tensors = [torch.as_tensor(number, dtype=torch.float64) for number in numbers]
+        return self.operation(*self.all_given(*tensors), **dict(self.named)).numpy()[()]
+
+    @property
+    def name(self) -> str:
+        return name_of(self.operation)
+
+    def all_given(self, *numbers) -> list:
+        """The arguments with these numbers, or their formulas, in the places of the tensors."""
         args = list(self.args)
         for place, number in zip(self.places, numbers, strict=True):
-            args[place] = torch.as_tensor(number, dtype=torch.float64)
-        return self.operation(*args, **dict(self.named)).numpy()[()]
+            args[place] = number
+        return args
 
 
 def elementwise(call: Call) -> Elementwise:

@@ -17,7 +17,7 @@ import numpy as np
 
 from speculative.drafters.base import proposal_of, with_arrays
 from speculative.filters import GREEDY
-from speculative.law.forks import NotFollowed
+from speculative.law.forks import WALK, NotFollowed
 from speculative.law.generators import NoDistribution
 from speculative.law.paths import TooManyPaths
 from speculative.law.samplers.functions import Function, ids_of
@@ -52,6 +52,7 @@ class AsBlogs:
             text = text[n_prompt:]
         if len(text) < case.N:
             raise UserError(f"it returned {len(text)} new tokens in place of {case.N}")
+        WALK.of_path["n_tokens"] = len(text)
         return text[: case.N]  # a window may end behind them
 
 
@@ -74,7 +75,9 @@ def with_drafter(function: Function, draft, target, case, rng) -> list:
 
     def drafter(x, k):  # -> [m], [m, n_vocab]
         proposed = function(rng, x=np.array(x), K=k) if k else NOTHING
-        return proposal_of(proposed, k, case.n_vocab, function.name)
+        proposal = proposal_of(proposed, k, case.n_vocab, function.name)
+        WALK.of_path["n_drafts"] = WALK.of_path.get("n_drafts", 0) + len(proposal.tokens)
+        return proposal
 
     return tokens_of_steps(OUR_LOOP, drafter, target, case, rng)
 

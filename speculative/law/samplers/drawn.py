@@ -13,7 +13,7 @@ import numpy as np
 from speculative.law.forks import WALK
 from speculative.law.paths import distance
 from speculative.law.samplers.cases import CASES, Case, interleaved
-from speculative.law.samplers.guard import Progress, program_of, stand_ins_in
+from speculative.law.samplers.guard import Program, Progress, stand_ins_in
 from speculative.law.samplers.sampler import Sampler, Trial
 from speculative.law.samplers.stand_ins import SaltedStandIns
 from speculative.support.errors import UserError
@@ -34,6 +34,7 @@ class Draws:
     def __init__(self, decode: Callable, stand_ins: SaltedStandIns):
         self.decode = decode
         self.stand_ins = stand_ins
+        self.programs: dict[Case, Program] = {}
         self.counts: dict[Case, Counter] = {}  # of the texts
         self.n_texts = PORTION  # of each case
         self.raised: dict[Case, UserError] = {}  # by the sampler: these are not drawn any more
@@ -45,7 +46,7 @@ class Draws:
 
     def draw(self, case: Case, n: int) -> None:
         """Draw n more texts of a case, or note the error that the sampler raises."""
-        program = program_of(self.decode, case)
+        program = self.programs.setdefault(case, Program(self.decode, case))
         counts = self.counts.setdefault(case, Counter())
         try:
             for _ in range(n):

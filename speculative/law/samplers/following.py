@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from speculative.law.forks import WALK, NotFollowed
-from speculative.law.paths import EXACT, INFINITY, NotRepeatable, TooManyPaths, distance
+from speculative.law.paths import EXACT, INFINITY, NotRepeatable, TooManyPaths, distance, law_of
 from speculative.law.samplers.cases import CASES, Case, interleaved
-from speculative.law.samplers.guard import MOST_PATHS, Progress, law_of_texts, stand_ins_in
+from speculative.law.samplers.guard import MOST_PATHS, Effort, Program, Progress, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import cause_of
 from speculative.law.samplers.places import is_file_of_library
 from speculative.law.samplers.sampler import Sampler, Trial
+from speculative.law.samplers.shown import Fault, case_to_show, events_to, fault_in
 from speculative.law.samplers.stand_ins import OF_THE_SYSTEM, UnknownStandIns
 from speculative.support.errors import UserError
 
@@ -32,7 +33,11 @@ class Findings:
     laws: dict[Case, dict] = field(default_factory=dict)
     distances: dict[Case, float] = field(default_factory=dict)  # from the target's laws
     raised: dict[Case, UserError] = field(default_factory=dict)  # by the sampler
+    efforts: dict[Case, list[Effort]] = field(default_factory=dict)  # of all paths
     cause: str | None = None
+    shown: Case | None = None  # the wrong case that the verdict shows
+    fault: Fault | None = None  # in it
+    events: list[str] = field(default_factory=list)  # of a path that leads to the fault
     not_followed: str = ""  # why its random numbers cannot be
 
     @property
@@ -65,6 +70,7 @@ def follow(function: Callable, is_thorough: bool = False) -> Findings:
                 findings.sampler.leave_out(findings.raised, findings.laws)
             else:
                 findings.cause = cause_of(findings.sampler.decode, findings.laws, findings.wrong)
+                find_fault(findings)
     except UserError as error:
         # Also an error of its own code: what it does with an unknown number may be right for a real one. If it is not,
         # the error comes again where texts are drawn.
@@ -114,6 +120,15 @@ def follow_cases(findings: Findings, progress: Progress) -> None:
         raise UserError(f"each case has more than {MOST_PATHS:,} paths")
 
 
+def find_fault(findings: Findings) -> None:
+    """Find what the verdict shows."""
+    findings.shown = case_to_show({case: findings.distances[case] for case in findings.wrong})
+    findings.fault = fault_in(findings.shown, findings.laws[findings.shown], findings.distances[findings.shown])
+    if findings.fault:
+        with contextlib.suppress(UserError):
+            findings.events = events_to(findings.fault, findings.sampler.decode)
+
+
 def so_far(findings: Findings) -> str:
     """Words while it goes on."""
     if findings.wrong:
@@ -125,7 +140,8 @@ def follow_case(case: Case, findings: Findings, most_nodes: float) -> None:
     """Add the law of a case, or the error that the sampler raises in it. Raises TooManyPaths and NotRepeatable."""
     # Once a case is wrong, so is the sampler: the cases after it are there for the cause, which quick ones tell too.
     most_paths = MOST_PATHS // 8 if findings.wrong else MOST_PATHS
-    enumerate_law = partial(law_of_texts, findings.sampler.decode, case, most_paths, most_nodes=most_nodes)
+    program = Program(findings.sampler.decode, case)
+    enumerate_law = partial(law_of, program, most_paths, most_nodes=most_nodes)
     try:
         own_law = enumerate_law()
         from_target = distance(own_law, case.law())
@@ -137,6 +153,7 @@ def follow_case(case: Case, findings: Findings, most_nodes: float) -> None:
         findings.raised[case] = error
         return
     findings.laws[case] = own_law
+    findings.efforts[case] = [*program.efforts.values()]
     findings.distances[case] = from_target
 
 

@@ -2,7 +2,7 @@
 
 Who raises an error, who catches it, and what follows:
 
-    NoDistribution    a generator of unknown numbers    program_of: the text of this path is ()
+    NoDistribution    a generator of unknown numbers    Program: the text of this path is ()
     TooManyPaths      law_of                            following: the case is not tried
     NotRepeatable     law_of, check_repeats             as NotFollowed: it is one of these
     NotFollowed       unknown numbers; as_user_errors,  choose_decoder: another decoder may be right;
@@ -20,8 +20,9 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -225,34 +226,59 @@ def stand_ins_in(function: Callable, stand_ins: StandIns | None = None) -> Itera
         yield
 
 
-def program_of(decode: Callable, case: Case) -> Callable:
-    """program(rng) -> the text, () if a draw is impossible. Raises UserError.
+class Effort(NamedTuple):
+    """What one text takes."""
+
+    weight: float  # the probability of its path
+    n_calls: int  # of the target
+    n_drafts: int
+    n_tokens: int  # those behind the text's end among them, if they were returned
+
+
+class Program:
+    """program(rng) -> the text of a decoder in a case, () if a draw is impossible.
 
     decode(draft, target, case, rng) -> the tokens after the prompt; somebody's code needs `stand_ins_in` around it.
     """
 
-    def counted(model):
-        def rows(*args, **options):
+    def __init__(self, decode: Callable, case: Case):
+        self.decode = decode
+        self.case = case
+        draft, target = case.models()
+        self.models = self.counted("draft", draft), self.counted("target", target)
+        self.n_calls: Counter = Counter()  # of each model, in this path
+        self.efforts: dict = {}  # {a path, by its branches: Effort}
+
+    def counted(self, name: str, model: Callable) -> Callable:
+        """The model, whose calls are counted."""
+
+        def rows(x, *args, **options):
             WALK.count()
-            return model(*args, **options)
+            self.n_calls[name] += 1
+            if WALK.listener:
+                WALK.listener.called(name, x)
+            return model(x, *args, **options)
 
         return rows
 
-    draft, target = map(counted, case.models())
-
-    def program(rng):
+    def __call__(self, rng) -> tuple[int, ...]:
+        """Raises UserError."""
+        self.n_calls.clear()
         PRINTED.end = ""
         try:
             with as_user_errors():
-                return tuple(map(int, decode(draft, target, case, rng)))
+                text = tuple(map(int, self.decode(*self.models, self.case, rng)))
         except NoDistribution:
             return ()
-
-    return program
+        n_drafts = WALK.of_path.get("n_drafts", self.n_calls["draft"])
+        n_tokens = WALK.of_path.get("n_tokens", len(text))
+        path = tuple(WALK.branches) or len(self.efforts)  # a text that is drawn has no forks
+        self.efforts[path] = Effort(WALK.weight, self.n_calls["target"], n_drafts, n_tokens)
+        return text
 
 
 def law_of_texts(
     decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True, most_nodes: float = INFINITY
 ) -> dict:
     """The exact law of the texts. Raises UserError."""
-    return law_of(program_of(decode, case), most, reseeds, most_nodes)
+    return law_of(Program(decode, case), most, reseeds, most_nodes)

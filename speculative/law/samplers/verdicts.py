@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from speculative.law.samplers.cases import CASES, SMALLEST, Case
+from speculative.law.samplers.decoders import with_sample
 from speculative.law.samplers.drawn import Draws, draw_texts
 from speculative.law.samplers.following import Findings
+from speculative.law.samplers.guard import Effort
+from speculative.law.samplers.sampler import Sampler
+from speculative.law.samplers.shown import row_in_words
 
-MOST_NUMBERS = 8  # of a row, in one line
+ROUNDED = 1e-4  # a distance that is larger has another cause
 NOT_SEEN = "Not seen: what shows only in longer texts, with more drafts, more tokens or smaller probabilities."
 
 
@@ -30,18 +32,6 @@ def values_of(cases: list[Case], name: str) -> str:
     """The values that these cases have of a field of Line."""
     values = {getattr(case.line, name) for case in cases}
     return ", ".join(map(str, sorted(values)))
-
-
-def row_in_words(row) -> str:  # [n_vocab]
-    """The row's numbers, of a long one the largest."""
-    if len(row) <= MOST_NUMBERS:
-        numbers = " ".join(f"{p_j:.3g}" for p_j in row)
-        return f"[{numbers}]"
-    largest = [j for j in np.argsort(-row, kind="stable")[:3] if row[j]]
-    some = [f"{row[j]:.3g} for token {j}" for j in largest]
-    if len(largest) == 3:
-        some.append("less for the others")
-    return f"({', '.join(some)})"
 
 
 def told_apart(first: float, second: float) -> tuple[str, str]:
@@ -72,17 +62,61 @@ def counterexample(case: Case, law: dict) -> str:
     )
 
 
-def drawn_in_words(draws: Draws, left_out: dict, reason: str) -> str:
+def fault_in_words(findings: Findings) -> str:
+    """The case that is shown: the shortest text whose next token is wrong, and a path that leads there."""
+    case, fault = findings.shown, findings.fault
+    if not fault or () in findings.laws[case]:
+        return counterexample(case, findings.laws[case])
+    p = case.models()[0]([*case.prompt, *fault.text], 1)[0]  # [n_vocab]
+    q, own = rows_told_apart(fault.q, fault.own)
+    lines = [
+        f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, N = {case.N}, K = {case.K}.",
+        f"After {[*case.prompt, *fault.text]} the target has q = {q}, yours gives {own}; the draft has "
+        f"p = {row_in_words(p)}.",
+    ]
+    if findings.events:
+        lines += ["One path that leads there:", *(f"  {event}" for event in findings.events)]
+    return "\n".join(lines)
+
+
+def rows_told_apart(row, other) -> tuple[str, str]:  # [n_vocab] twice
+    """Two rows with as many digits as tell them apart, 3 at least."""
+    for digits in range(3, 17):
+        words = row_in_words(row, digits), row_in_words(other, digits)
+        if words[0] != words[1]:
+            break
+    return words
+
+
+def effort_in_words(efforts: dict[Case, list[Effort]], sampler: Sampler) -> str:
+    """A line about what it saves, in the cases of several windows; "" if it does not draft at all, as sample(p)."""
+    several = [effort for case, of_case in efforts.items() for effort in of_case if case.N > case.K + 1]
+    if not several or getattr(sampler.decode, "func", None) is with_sample:
+        return ""
+    n_tokens = sum(effort.weight * effort.n_tokens for effort in several)
+    n_calls = sum(effort.weight * effort.n_calls for effort in several)
+    n_drafts = sum(effort.weight * effort.n_drafts for effort in several)
+    if n_tokens <= n_calls:
+        return "It calls the target at least once for each token, as without drafts.\n"
+    kept = (
+        f"keeps {(n_tokens - n_calls) / n_drafts:.0%} of its drafts: " if n_drafts >= n_tokens - n_calls else "gives "
+    )
+    return f"In these cases it {kept}{n_tokens / n_calls:.1f} tokens a call of the target.\n"
+
+
+def drawn_in_words(draws: Draws, sampler: Sampler, reason: str) -> str:
     """What was seen in texts that were drawn, and why they were."""
     why = f"Its random numbers cannot be followed: {reason}."
+    efforts = {case: [*program.efforts.values()] for case, program in draws.programs.items()}
+    effort = effort_in_words(efforts, sampler)
     if draws.wrong_case:
         example = counterexample(draws.wrong_case, draws.law(draws.wrong_case))
-        return f"Not lossless, by {draws.n_texts:,} texts, twice. {why}\n{example}"
+        return f"Not lossless, by {draws.n_texts:,} texts, twice. {why}\n{effort}{example}"
     if draws.are_constant():
         return f"Cannot tell: it returned the same texts {draws.n_texts:,} times, as from a fixed seed. {why}"
     return (
         f"No loss seen in {draws.n_texts:,} texts of each of {len(draws.cases)} cases: a loss above "
-        f"{draws.least():.1%} would most likely have shown. {why}\n{coverage(draws.cases, left_out)}"
+        f"{draws.least():.1%} would most likely have shown. {why}\n{effort}{coverage(draws.cases, sampler.left_out)}"
     )
 
 
@@ -105,32 +139,26 @@ class Verdict(NamedTuple):
 def exact_verdict(findings: Findings) -> Verdict:
     """The verdict on the laws of the cases."""
     furthest = max(findings.distances.values())
+    effort = effort_in_words(findings.efforts, findings.sampler)
     if not findings.wrong:
         covered = coverage([*findings.laws], findings.sampler.left_out, findings.not_tried())
-        words = f"Lossless: {len(findings.laws)} cases, largest distance {furthest:.0e}.\n{covered}"
+        words = f"Lossless: {len(findings.laws)} cases, largest distance {furthest:.0e}.\n{effort}{covered}"
         return Verdict(True, furthest, None, None, words)
-    example = case_to_show(findings)
     words = (
         f"Not lossless: the distribution of its texts is up to {furthest:.2g} (total variation) away from the "
-        "target's.\n"
-        f"{counterexample(example, findings.laws[example])}"
+        f"target's.\n{effort}{fault_in_words(findings)}"
     )
     if findings.cause:
         words += f"\nUsual cause: {findings.cause}."
-    return Verdict(False, furthest, example, findings.cause, words)
-
-
-def case_to_show(findings: Findings) -> Case:
-    """Of the line of the smallest wrong case (see Case.size), the wrong case that is furthest from the target's law."""
-    smallest = min(findings.wrong, key=Case.size)
-    of_line = [case for case in findings.wrong if case.line == smallest.line]
-    return max(of_line, key=findings.distances.__getitem__)
+    elif furthest < ROUNDED:
+        words += "\nAll distances are small: rounding, or an epsilon in a quotient; not the method."
+    return Verdict(False, furthest, findings.shown, findings.cause, words)
 
 
 def drawn_verdict(function: Callable, findings: Findings) -> Verdict:
     """The verdict on texts that are drawn. Raises UserError with the error that the function raises then, too."""
     draws = draw_texts(function, findings.sampler)
-    words = drawn_in_words(draws, findings.sampler.left_out, findings.not_followed)
+    words = drawn_in_words(draws, findings.sampler, findings.not_followed)
     if not draws.wrong_case:
         return Verdict(None, draws.least(), None, None, words)
     return Verdict(False, draws.distance(draws.wrong_case), draws.wrong_case, None, words)
