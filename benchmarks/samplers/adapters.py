@@ -9,15 +9,15 @@ from unittest.mock import MagicMock
 import torch
 
 from benchmarks.samplers.networks import (
-    Network,
     Placed,
     Unpinned,
     by_windows,
     decode_with_paths,
     from_last,
-    in_batch,
     moved_up,
 )
+from speculative.law import as_tensors
+from speculative.law.samplers.outputs import Network
 
 
 def jaymody():
@@ -99,7 +99,7 @@ def shreyansh26_2():
     from common.verification import probabilistic_verify
 
     def rule(proposal, q, rng):
-        drafts, p, q = in_batch(proposal, q)
+        drafts, p, q = as_tensors(proposal, q)
         output = SimpleNamespace(logits=q.log())
         return probabilistic_verify(lambda ids: output, [0], drafts[0].tolist(), p[0]).emitted_ids
 
@@ -201,7 +201,7 @@ def deepspec():
     always = {"start": 0, "past_key_values_target": None, "temperature": 1.0}
 
     def rule(proposal, q, rng):
-        drafts, p, q = in_batch(proposal, q)
+        drafts, p, q = as_tensors(proposal, q)
         ids, m = from_last(drafts), drafts.shape[1]
         given = {"target_model": lambda **_: SimpleNamespace(logits=q.log()), "proposal": DraftProposal(m, ids, p)}
         return verify_draft_tokens(**given, **always, position_ids=ids, max_proposal_tokens=m).committed_tokens[0]
@@ -229,7 +229,7 @@ def txxnrd():
     from speculative_decoding.algorithms.optimized_speculative_decoding_v2 import OptimizedSpeculativeDecoderV2
 
     def rule(proposal, q, rng):
-        drafts, p, q = in_batch(proposal, q)
+        drafts, p, q = as_tensors(proposal, q)
         return OptimizedSpeculativeDecoderV2._verify_and_accept_tokens(None, drafts, p.log(), q[:, :-1].log())[0][0]
 
     return rule
@@ -256,7 +256,7 @@ def eagle1():
     temperature = 0.5
 
     def rule(proposal, q, rng):
-        drafts, p, q = in_batch(proposal, q)
+        drafts, p, q = as_tensors(proposal, q)
         ids, m = from_last(drafts), drafts.shape[1]
         chances = torch.cat([torch.ones(1), p[0, range(m), drafts[0]]])[None]
         places = [[0] * (m + 1)], ids, [[[]] * (m + 1)]  # a chain: each draft has its row, and no siblings
@@ -371,7 +371,7 @@ def spec_bench_sps():
     from model.sps.decoding import _speculative_sampling
 
     def rule(proposal, q, rng):
-        drafts, p, q = in_batch(proposal, q)
+        drafts, p, q = as_tensors(proposal, q)
         m = drafts.shape[1]
         return _speculative_sampling(drafts, p.log(), m, q.log(), False, m)[0][0]
 
@@ -414,7 +414,7 @@ def vllm_ascend(block=False):
     options.enable_block_verify, options.enable_entropy_verify = block, False
 
     def rule(proposal, q, rng):
-        drafts, p, q = (tensor[0] for tensor in in_batch(proposal, q))
+        drafts, p, q = (tensor[0] for tensor in as_tensors(proposal, q))
         m = len(drafts)
         about = SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(1), generators={})
         bonus = torch.multinomial(q[-1:], 1)

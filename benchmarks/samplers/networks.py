@@ -1,37 +1,9 @@
 """The law's models in the forms of PyTorch's libraries: they return logits, and their cache is the text itself."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import torch
 
-
-class Network:
-    """A model in Hugging Face's form: network(input_ids, past_key_values).logits [1, n, n_vocab]."""
-
-    device = torch.device("cpu")
-    max_seq_length = 64
-
-    def __init__(self, model, temperature: float = 1.0):
-        """model(x) -> [n, n_vocab] probabilities. temperature: the one by which the sampler divides the logits."""
-        self.model = model
-        self.temperature = temperature
-        n_vocab = model([0]).shape[1]
-        self.config = SimpleNamespace(vocab_size=n_vocab, block_size=self.max_seq_length, max_position_embeddings=64)
-
-    def rows(self, text, n: int):  # [n_text] -> [1, n, n_vocab]
-        """The logits after each of the last n tokens of a text, in float64."""
-        if n == 0:
-            return torch.empty(1, 0, self.config.vocab_size)
-        probabilities = torch.tensor(self.model(text.flatten()))[-n:]  # [n, n_vocab]
-        return self.temperature * probabilities.double().log()[None]
-
-    def __call__(self, input_ids, past_key_values=None, use_cache=True, **_):
-        text = input_ids.reshape(1, 1, input_ids.numel(), 1)  # as the keys of a layer: [1, heads, n_text, n_embd]
-        if past_key_values:
-            text = torch.cat([past_key_values[0][0], text], dim=2)
-        logits = self.rows(text, input_ids.numel())
-        return SimpleNamespace(logits=logits, past_key_values=[(text, text)] if use_cache else None)
+from speculative.law.samplers.outputs import Network
 
 
 class Placed(Network):
@@ -91,12 +63,6 @@ def decode_with_paths(choose, x, draft_model, target_model, N, K) -> list[int]:
         return [*candidates[best, 1 : n_accepted + 1], token]
 
     return by_windows(window, x, N)
-
-
-def in_batch(proposal, q) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The drafts [1, m], the rows that they were drawn from [1, m, n_vocab] and the target's [1, m + 1, n_vocab]."""
-    p, q = (torch.tensor(np.array(rows, np.float64))[None] for rows in (proposal.p, q))
-    return torch.tensor([list(proposal.tokens)]), p, q
 
 
 def from_last(drafts: torch.Tensor) -> torch.Tensor:  # [1, m] -> [1, m + 1]

@@ -18,13 +18,15 @@ import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from speculative.law.samplers.following import follow
 from speculative.law.samplers.functions import decoding_method
 from speculative.law.samplers.guard import as_user_errors
-from speculative.law.samplers.sampler import FORMS
+from speculative.law.samplers.sampler import FORMS, ForeignParameters
 from speculative.law.samplers.sources import function_at
 from speculative.law.samplers.verdicts import Verdict, drawn_verdict, exact_verdict
+from speculative.sampling import Proposal
 
 STATUS = {True: 0, False: 1, None: 2}
 THOROUGH = "--thorough"
@@ -63,6 +65,25 @@ def law(function: Callable, thorough: bool = False) -> Verdict:
     return verdict
 
 
+# ---- For a file that makes somebody's function a sampler -------------------------------------------------------------
+
+
+def as_tensors(proposal: Proposal, q) -> tuple:
+    """Return the drafts [1, m], the rows p that they were drawn from [1, m, n_vocab] and the target's q [1, m + 1,
+    n_vocab] as PyTorch's tensors: for a rule(proposal, q, rng)."""
+    from speculative.law.samplers.outputs import tensors_of
+
+    return tensors_of(proposal, q)
+
+
+def as_model(model: Callable, temperature: float = 1.0) -> Any:
+    """Return a model of speculative_sampling(x, draft_model, target_model, N, K) as one of Hugging Face's with a cache:
+    model(input_ids, past_key_values=None).logits [1, n, n_vocab]. temperature: the one that the sampler divides by."""
+    from speculative.law.samplers.outputs import Network
+
+    return Network(model, temperature)
+
+
 # ---- The command -----------------------------------------------------------------------------------------------------
 
 
@@ -71,6 +92,10 @@ def main(words: list[str]) -> None:
     names = [word for word in words if word != THOROUGH]
     if len(names) != 1 or names[0] in ("-h", "--help"):
         return print(f"{(__doc__ or '').strip()}\n\nForms of NAME, by default speculative_sampling:\n\n{FORMS}")
-    verdict = law(function_at(names[0]), thorough=THOROUGH in words)
+    try:
+        verdict = law(function_at(names[0]), thorough=THOROUGH in words)
+    except ForeignParameters as error:
+        print(error.file, flush=True)
+        raise
     print(verdict.words, flush=True)  # here, so that a full disk is explained
     sys.exit(STATUS[verdict.lossless])

@@ -985,3 +985,23 @@ def test_a_verdict_says_what_the_sampler_saves(few_cases):
     assert "of its drafts: " in speculative.law(in_the_blogs_form()).words
     assert "of its drafts: " in speculative.law(parse_rule("token").accept).words
     assert "tokens a call" not in speculative.law(sampling.sample).words
+
+
+@pytest.mark.parametrize(
+    ("parameters", "call"),
+    [
+        (
+            "draft_tokens_, draft_probs, target_probs, T",
+            "mine(draft_tokens_=drafts, draft_probs=p, target_probs=q, T=...)",
+        ),
+        ("input_ids, model, assistant, gamma_", "mine(input_ids=x, model=target, assistant=draft, gamma_=K)"),
+    ],
+)
+def test_foreign_parameters_are_answered_with_a_file_that_calls_the_function(parameters, call, tmp_path):
+    (tmp_path / "theirs.py").write_text(f"def mine({parameters}):\n    raise KeyError('yes')\n")
+    done = python("-m", "speculative", "law", f"{tmp_path / 'theirs.py'}:mine")
+    assert done.returncode == 2
+    assert "are not those of a sampler" in done.stderr
+    assert "from theirs import mine" in done.stdout
+    assert call in done.stdout
+    compile(done.stdout, "adapter.py", "exec")

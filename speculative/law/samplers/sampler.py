@@ -7,6 +7,7 @@ used.
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from speculative.law.forks import NotFollowed
@@ -129,6 +130,75 @@ def lengths_left_out(raised: dict[Case, UserError], ran: Collection[Case]) -> di
     return reasons
 
 
+class ForeignParameters(UserError):
+    """The parameters of a function are those of no form."""
+
+    def __init__(self, function: Function):
+        given = ", ".join(function.names)
+        how = "see python -m speculative law, or write a function that has such, and calls it"
+        super().__init__(f"the parameters ({given}) are not those of a sampler: {how}")
+        self.file = file_that_calls(function)  # which would make it a rule, or a loop
+
+
+RULE = """\
+from speculative.law import as_tensors
+
+from {module} import {name}
+
+
+def rule(proposal, q, rng):
+    drafts, p, q = as_tensors(proposal, q)  # [1, m], [1, m, n_vocab], [1, m + 1, n_vocab]
+    return {name}({given})
+"""
+LOOP = """\
+import torch
+
+from speculative.law import as_model
+
+from {module} import {name}
+
+
+def speculative_sampling(x, draft_model, target_model, N, K):
+    x, draft, target = torch.tensor([[*map(int, x)]]), as_model(draft_model), as_model(target_model)  # x [1, n]
+    return {name}({given})
+"""
+# What a parameter may be: the first line of which each word, or one of several, is in its name. "" is in each.
+OF_RULES = """
+draft,cand,assist,small prob,logit,dist  p
+target,main,large,big,verif prob,logit,dist  q
+token,ids,draft,cand,input  drafts
+temperature  1.0
+rng,generator  rng
+"""
+OF_LOOPS = """
+draft,assist,small,approx  draft
+target,main,large,big,model  target
+gamma,lookahead,spec,draft_len  K
+max,num,n_tokens,length,steps  N
+temperature  1.0
+ids,prompt,input,prefix,tokens  x
+"""
+
+
+def file_that_calls(function: Function) -> str:
+    """The text of a file that makes the function a loop, if it takes models, else a rule: its arguments are guessed by
+    their names, and `...` if they are not."""
+    is_loop = any("model" in name for name in function.names)
+    given = [f"{name}={argument_for(name, OF_LOOPS if is_loop else OF_RULES)}" for name in function.names]
+    file = getattr(getattr(function.function, "__code__", None), "co_filename", "")
+    module = Path(file).stem if file.endswith(".py") else "mine"
+    return (LOOP if is_loop else RULE).format(module=module, name=function.name, given=", ".join(given))
+
+
+def argument_for(name: str, lines: str) -> str:
+    """What to give for a parameter of this name, by OF_RULES or OF_LOOPS."""
+    for line in lines.split("\n")[1:-1]:
+        words, argument = line.rsplit("  ", 1)
+        if all(any(word in name.lower() for word in choice.split(",")) for choice in words.split()):
+            return argument
+    return "..."
+
+
 def decoders_of(function: Function, left_out: dict) -> list:
     """How a function with these parameters decodes. Raises UserError if they are none of FORMS."""
     names = [ours for ours in function.names.values() if ours not in RANDOM]
@@ -148,8 +218,7 @@ def decoders_of(function: Function, left_out: dict) -> list:
         case _ if "draft_token_ids" in names:
             rule = partial(as_vllm, function)
         case _:
-            given = ", ".join(function.names)
-            raise UserError(f"the parameters ({given}) are not those of a sampler: see python -m speculative law")
+            raise ForeignParameters(function)
     return [decoder_with_rule(rule, left_out)]
 
 
