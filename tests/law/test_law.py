@@ -985,6 +985,7 @@ def test_a_verdict_says_what_the_sampler_saves(few_cases):
     assert "of its drafts: " in speculative.law(in_the_blogs_form()).words
     assert "of its drafts: " in speculative.law(parse_rule("token").accept).words
     assert "tokens a call" not in speculative.law(sampling.sample).words
+    assert "It never calls the target." in speculative.law(in_the_blogs_form(FROM, "draft_model(x_draft)")).words
 
 
 @pytest.mark.parametrize(

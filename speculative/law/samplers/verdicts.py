@@ -96,11 +96,12 @@ def effort_in_words(efforts: dict[Case, list[Effort]], sampler: Sampler) -> str:
     n_tokens = sum(effort.weight * effort.n_tokens for effort in several)
     n_calls = sum(effort.weight * effort.n_calls for effort in several)
     n_drafts = sum(effort.weight * effort.n_drafts for effort in several)
+    if n_calls == 0:
+        return "It never calls the target.\n"
     if n_tokens <= n_calls:
         return "It calls the target at least once for each token, as without drafts.\n"
-    kept = (
-        f"keeps {(n_tokens - n_calls) / n_drafts:.0%} of its drafts: " if n_drafts >= n_tokens - n_calls else "gives "
-    )
+    n_kept = n_tokens - n_calls
+    kept = f"keeps {n_kept / n_drafts:.0%} of its drafts: " if n_kept <= n_drafts else "gives "
     return f"In these cases it {kept}{n_tokens / n_calls:.1f} tokens a call of the target.\n"
 
 
