@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks import batches, grid, race
+from benchmarks import batches, grid, race, theory
 from benchmarks.quiet import DOUBTED, trouble, undisturbed
 from benchmarks.runs import PROMPTS
 from benchmarks.tables import without_numbers
@@ -154,6 +154,14 @@ def several_texts(path: Path) -> None:
     batches.main(["--target_model_size", "padded-target", "--out", str(path)])
 
 
+def formulas(path: Path) -> None:
+    """Leviathan's formulas, with a run of the bundled pair."""
+    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+        words = ("--target_model_size", "tiny-target", "--temperature", "1", "-n", "190")
+        run = undisturbed(partial(decode, Path(folder, "run.json"), *words), trouble_of)
+        theory.main(["--run", str(run), "--out", str(path)])
+
+
 PICTURES: dict[str, Callable[[Path], None]] = {
     "race.svg": moving,
     "demo.svg": terminal,
@@ -161,4 +169,5 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "workbench.png": workbench,
     "speedup.png": speedup,
     "batches.png": several_texts,
+    "theory.png": formulas,
 }

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from benchmarks.tables import parser_of
-from speculative.report import record, score_record
+from speculative.report import record
 from speculative.report.document import NOT_WRITTEN
 from speculative.support.files import write_text
 
@@ -43,8 +43,7 @@ def list_of(kind: type) -> str:
 
 def with_lists(page: str) -> str:
     """Return the page with the lists of today."""
-    kinds = vars(record) | vars(score_record)
-    return LIST.sub(lambda match: match[1] + list_of(kinds[match[2]]), page)
+    return LIST.sub(lambda match: match[1] + list_of(getattr(record, match[2])), page)
 
 
 def main(argv: list[str]) -> None:

@@ -173,8 +173,8 @@ class Times:
     """Times that one decoder alone tells."""
 
     seconds: Seconds  # seconds of the decodes and of their parts
-    runs: int  # number of runs of each decoder; times are of the median run
-    waited: float  # seconds, of all threads together, without a free core; 0 if the system does not count them
+    runs: int  # number of runs of each decoder
+    waited: float  # seconds without a free core, of both decoders
     t_draft: float | None  # seconds of a draft token
 
 

@@ -1,6 +1,6 @@
 """A text that was scored, as one typed record: its words, its page and its JSON are functions of the record alone.
 
-The comment of a field is its line in docs/output.md, which python -m benchmarks output writes.
+The fields are the keys of --json. A line of --json FILE.jsonl names its numbers by role: log_prob_target, chance_draft.
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,9 @@ class Expected:
 class ScoreRecord:
     """A text and its score."""
 
-    options: Options
+    options: Options  # this, the machine and the rule have the keys of a run: docs/output.md
     machine: Machine
-    rule: RuleUsed
+    rule: RuleUsed  # of acceptance
     networks: list[Model]  # those that have read the text, as `models` of a run
     n_ctx: int  # tokens of a window
     tokens: list[int]  # the ids of the text's tokens

@@ -206,7 +206,7 @@ FEATURES = [  # what the project has, the page that tells it in these words, and
     ("online learning", "docs/training.md", "## Online", "training online"),
     ("the law", "docs/exercises.md", "Lossless", "-m speculative law"),
     ("--verify", "docs/walkthrough.md", "compares samples", "--verify"),
-    ("the score of a text", "docs/score.md", "Nats a token", "--score"),
+    ("the score of a text", "docs/score.md", "perplexity", "--score"),
     ("the JSON of a run", "docs/output.md", "iterations", "--json"),
 ]
 

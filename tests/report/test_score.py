@@ -1,14 +1,11 @@
 """The score of a text: against gpt2.py's plain forward pass, in windows, with each kind of drafter, rule and model."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoint_files import MODELS
-from readme_words import fences
-from tiny import ROOT
 
 from gpt2 import gpt2
 from speculative import load_pair
@@ -195,18 +192,6 @@ def test_files_of_other_systems_have_the_same_score(command, tmp_path, monkeypat
         documents.append(json.loads(Path("score.json").read_text("utf-8")))
     assert [document["tokens"] for document in documents] == 3 * [documents[0]["tokens"]]
     assert documents[0]["pieces"][-1] == "\n"
-
-
-def test_every_key_of_a_score_is_explained(pair):
-    documented = {*re.findall(r"`(\w+)`", (ROOT / "docs" / "output.md").read_text(encoding="utf-8"))}
-    document = pair.score(TEXT).document
-    cell = document["expected"]["model"]["1"]
-    assert {key for part in (document, *document["models"], cell) for key in part} <= documented
-
-
-def test_the_program_of_its_page_runs(capsys):
-    exec(fences("docs/score.md")[0], {})
-    assert "nats a token" in capsys.readouterr().out
 
 
 def test_what_is_written_has_a_number_for_each_token(pair, tmp_path):
