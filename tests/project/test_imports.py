@@ -40,10 +40,14 @@ def floor(module):
     return FLOOR[module]
 
 
+def nodes_of(path):
+    return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
 def imports(module):
     """The modules of ours that a module names in an import, wherever that stands in it."""
     found = set()
-    for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
+    for node in nodes_of(SOURCES[module]):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -79,3 +83,14 @@ def test_the_law_uses_the_method_and_is_used_by_the_commands_alone():
     assert set().union(*map(imports, files)) - files <= {f"speculative.{name}" for name in method}
     users = {module for module in SOURCES if module.startswith("speculative.") and imports(module) & files} - files
     assert users <= {"speculative.__init__", "speculative.__main__"}
+
+
+def test_no_test_imports_a_test():
+    """What tests share stands in tests/support."""
+    paths = [*ROOT.glob("tests/**/*.py")]
+    tests = {path.stem for path in paths if path.stem.startswith("test_")}
+    for path in paths:
+        nodes = [*nodes_of(path)]
+        imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert not {name.rpartition(".")[2] for name in imported} & tests, path
