@@ -81,7 +81,7 @@ def take_likely(take_branch: Callable, chances: list[float]) -> int:  # [n] -> t
 class Formula(NamedTuple):
     """function(*parameters) of a random number u. Those of the parameters that are Formulas are of the same u."""
 
-    function: Any  # a ufunc, or a function of arrays of numbers
+    function: Callable  # a ufunc, or a function of arrays of numbers
     parameters: tuple
 
     def at(self, u):
@@ -92,7 +92,7 @@ class Formula(NamedTuple):
         return self.function(*values)
 
 
-ITSELF = Formula(None, ())
+ITSELF = Formula(float, ())  # u itself
 
 
 @cache

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
@@ -64,7 +64,7 @@ class BitGenerator:
     It begins anew in each path."""
 
     family: str  # of generators; two have other numbers for one seed
-    first_seed: Any  # None for other numbers in each path
+    first_seed: object  # None for other numbers in each path
 
     def seed(self, seed) -> "State":
         """Begin with the numbers of a seed, which all of one family share."""

@@ -153,7 +153,7 @@ def number_by_number(ufunc, inputs):
     return results.view(Numbers) if results.dtype == object else results
 
 
-def computed(function: Any, inputs: Sequence):
+def computed(function: Callable, inputs: Sequence):
     """function(*inputs), as a Formula, with unknown numbers among the inputs: an unknown number, or a value if it does
     not depend on u, or a fork if it is a bool. Raises NotFollowed if it is not a function of one u."""
     us = us_of(inputs)
@@ -186,7 +186,7 @@ def is_equal(number, x) -> np.bool_:
     return np.bool_(bool(number >= x) and not bool(number > x))
 
 
-def formula_of(function: Any, inputs: Sequence) -> Formula:
+def formula_of(function: Callable, inputs: Sequence) -> Formula:
     return Formula(function, tuple(x.formula if isinstance(x, UnknownNumber) else x for x in inputs))
 
 
@@ -224,7 +224,7 @@ def is_number(x: Any) -> bool:
     return isinstance(x, UnknownNumber | float) or (not is_tensor(x) and np.ndim(x) == 0)
 
 
-def is_tensor(x: Any) -> bool:
+def is_tensor(x: object) -> bool:
     return hasattr(x, "untyped_storage")
 
 

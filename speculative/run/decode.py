@@ -113,7 +113,7 @@ def new_loop(
         return autoregressive_sampling(x, target, N, rng)
     context = new_context(setup, models, rng)
     if plan.tree:  # a tree of drafts takes the place of a chain
-        draft_tree = first_of([spec.tree(context) for spec in plan.specs])
+        draft_tree = first_of([spec.tree(context) for spec in plan.specs if spec.tree])
         tree = TreeAdapter(draft_tree, target.score_tree, plan.tree)
         return speculative_sampling(x, tree.draft, tree.target_model, N, len(plan.tree), rng, plan.rule.accept_tree)
     draft = first_drafter(setup, 0, drafters_of(setup, context, 0), target)

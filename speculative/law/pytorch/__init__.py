@@ -128,8 +128,8 @@ ENTRIES = ("tensor", "as_tensor", "from_numpy")  # functions of torch
 def unknown_tensors() -> Iterator[None]:
     """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
     mode = UnknownMode()
-    exits: Any = {name: exit_of(mode, name) for name in EXITS}
-    entries: Any = {name: entry_of(name) for name in ENTRIES}
+    exits: dict[str, Any] = {name: exit_of(mode, name) for name in EXITS}
+    entries: dict[str, Any] = {name: entry_of(name) for name in ENTRIES}
     with contextlib.ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # PyTorch's compiler
             stack.enter_context(torch.compiler.set_stance("force_eager"))

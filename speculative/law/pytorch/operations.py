@@ -31,7 +31,7 @@ def name_of(operation) -> str:
 class Call(NamedTuple):
     """A call of an operation."""
 
-    operation: Any
+    operation: torch._ops.OpOverload
     args: tuple
     kwargs: dict
 
@@ -134,7 +134,7 @@ EQUALITIES = {"eq": np.equal, "ne": np.not_equal}
 class Elementwise(NamedTuple):
     """An operation as a function of the numbers at an index of its tensors, for uniform.Formula."""
 
-    operation: Any
+    operation: torch._ops.OpOverload
     places: tuple  # of the tensors among the arguments
     args: tuple  # the arguments, None in the place of a tensor
     named: tuple  # of (name, value), the arguments by name
@@ -185,7 +185,7 @@ def compute(call: Call):
 def out_of_place(operation):
     """The operation that returns what this one may write into its first tensor or into `out`: of add_.Tensor and of
     add.out it is add.Tensor."""
-    packet = getattr(ATEN, name_of(operation), None)
+    packet = getattr(ATEN, name_of(operation), operation)
     overload = operation._overloadname.removesuffix("_out")
     if overload == "out":
         overload = "Tensor" if "Tensor" in packet.overloads() else "default"
@@ -243,7 +243,8 @@ def first_along(dim: int, tensor: torch.Tensor, n: int, is_falling: bool) -> tup
 def search(call: Call):
     """Fork: between two of the edges, which may be others for each row. Bucketize has its parameters the other way."""
     given = call.given()
-    edges = given.get("sorted_sequence", given.get("boundaries"))  # [n_edges], or [..., n_edges] for [..., n] numbers
+    name = "sorted_sequence" if "sorted_sequence" in given else "boundaries"
+    edges = given[name]  # [n_edges], or [..., n_edges] for [..., n] numbers
     numbers = objects_of(given["self"])  # [..., n]
     rows = edges.double().expand(*numbers.shape[:-1], edges.shape[-1]).numpy()  # [..., n_edges]
     is_right = given["right"] or given.get("side") == "right"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -166,17 +166,19 @@ class Batch(NamedTuple):
     """The drafts of all texts, the rows from which they were drawn and by which they are judged, and the bonus tokens,
     which are drawn before."""
 
-    ids: Any  # [batch, m], or [n_drafts] if it is flat
-    p: Any  # [batch, m, n_vocab], or [n_drafts, n_vocab]
-    q: Any  # the same
-    q_bonus: Any  # with the row of the bonus token, [batch, m + 1, n_vocab] or [n_drafts + batch, n_vocab]
+    ids: np.ndarray  # [batch, m], or [n_drafts] if it is flat
+    p: np.ndarray  # [batch, m, n_vocab], or [n_drafts, n_vocab]
+    q: np.ndarray  # the same
+    q_bonus: np.ndarray  # with the row of the bonus token, [batch, m + 1, n_vocab] or [n_drafts + batch, n_vocab]
     bonus: list  # [batch, 1]
     counts: list[int]  # [batch], the number of drafts of each text
 
 
 def batch_of(proposal: Proposal, q, bonus: int) -> Batch:
     """A batch of this text alone."""
-    return Batch(proposal.tokens[None], proposal.p[None], q[None, :-1], q[None], [[bonus]], [len(proposal.tokens)])
+    ids = np.expand_dims(proposal.tokens, 0)  # [1, m]
+    p = np.expand_dims(proposal.p, 0)  # [1, m, n_vocab]
+    return Batch(ids, p, q[None, :-1], q[None], [[bonus]], [len(proposal.tokens)])
 
 
 def flat_batch_of(proposal: Proposal, q, bonus: int) -> Batch:

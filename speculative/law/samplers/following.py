@@ -35,8 +35,7 @@ class Findings:
     raised: dict[Case, UserError] = field(default_factory=dict)  # by the sampler
     efforts: dict[Case, list[Effort]] = field(default_factory=dict)  # of all paths
     cause: str | None = None
-    shown: Case | None = None  # the wrong case that the verdict shows
-    fault: Fault | None = None  # in it
+    fault: Fault | None = None  # in the case that is shown
     events: list[str] = field(default_factory=list)  # of a path that leads to the fault
     not_followed: str = ""  # why its random numbers cannot be
 
@@ -44,6 +43,11 @@ class Findings:
     def wrong(self) -> list[Case]:
         """Those whose law is not the target's, in the order of LINES."""
         return [case for case in CASES if self.distances.get(case, 0) > EXACT]
+
+    @property
+    def shown(self) -> Case:
+        """The wrong case that the verdict shows."""
+        return case_to_show({case: self.distances[case] for case in self.wrong})
 
     def not_tried(self) -> str:
         """A line about the cases that there was no time for, "" if there are none."""
@@ -122,8 +126,8 @@ def follow_cases(findings: Findings, progress: Progress) -> None:
 
 def find_fault(findings: Findings) -> None:
     """Find what the verdict shows."""
-    findings.shown = case_to_show({case: findings.distances[case] for case in findings.wrong})
-    findings.fault = fault_in(findings.shown, findings.laws[findings.shown], findings.distances[findings.shown])
+    case = findings.shown
+    findings.fault = fault_in(case, findings.laws[case], findings.distances[case])
     if findings.fault:
         with contextlib.suppress(UserError):
             findings.events = events_to(findings.fault, findings.sampler.decode)

@@ -22,7 +22,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -184,7 +184,7 @@ class Progress:
     """Words on standard error about work that takes long: a line that changes on a terminal, else new ones."""
 
     def __init__(self) -> None:
-        self.file: Any = sys.stderr  # before silenced() replaces it; a service may have none
+        self.file = sys.stderr  # before silenced() replaces it; a service may have none
         self.is_terminal = bool(self.file) and self.file.isatty()
         self.due = time.monotonic() + SECONDS_OF_WORDS[0]
         self.was_shown = False

@@ -8,7 +8,7 @@ the last row alone: probabilities, as in the blog, or logits. What it returns al
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,7 +101,7 @@ class AnyModel:
     def dtype(self):
         return next(self.parameters()).dtype if "torch" in sys.modules else np.dtype(np.float32)
 
-    def __call__(self, x=None, n_last: Any = 0, **named):
+    def __call__(self, x=None, n_last: object = 0, **named):
         x = named.get("input_ids") if x is None else x
         n_last = n_last if isinstance(n_last, int) else 0
         if is_tensor(x):

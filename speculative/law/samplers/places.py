@@ -100,11 +100,11 @@ class Imports:
 class Place(NamedTuple):
     """A key of a dict or list, or an attribute of an object."""
 
-    holder: Any
+    holder: object
     name: Any
-    thing: Any  # what it holds
+    thing: object  # what it holds
 
-    def put(self, thing: Any) -> None:
+    def put(self, thing: object) -> None:
         if isinstance(self.holder, dict | list):
             self.holder[self.name] = thing
         else:
@@ -133,12 +133,12 @@ def replaced(function: Callable, stand_ins: StandIns) -> Iterator[None]:
         yield
 
 
-def is_namespace(holder: Any) -> bool:
+def is_namespace(holder: object) -> bool:
     """Whether this is the dict of a module's names, among which Python puts its own."""
     return isinstance(holder, dict) and "__builtins__" in holder
 
 
-def places_in(holder: Any) -> Iterator[Place]:
+def places_in(holder: object) -> Iterator[Place]:
     """The places in a dict, a list, a class, a function, or the cell of a variable in its closure."""
     if isinstance(holder, dict):
         for key, thing in [*holder.items()]:
@@ -171,7 +171,7 @@ def reached_from(function: Callable) -> Iterator[Any]:
             left.append(vars(thing))
 
 
-def is_of_library(thing: Any) -> bool:
+def is_of_library(thing: object) -> bool:
     """Whether a module, class or function is of a library; or a tensor, which holds nothing."""
     if type(thing).__module__ in ("torch", "numpy"):
         return True

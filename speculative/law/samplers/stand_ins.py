@@ -115,7 +115,7 @@ def jax_random() -> ModuleType:
     return sys.modules.get("jax.random", ModuleType("jax.random"))
 
 
-def state_of(generator: Any) -> int | None:
+def state_of(generator: object) -> int | None:
     """Those of one state give the same numbers. (The class, which comes first, may have its stand-in already.)"""
     if type(generator) is SYSTEM:
         return None
@@ -151,7 +151,7 @@ class SaltedStandIns(StandIns):
             torch.manual_seed(0)
         return np.random.Generator(np.random.PCG64(self.seed("rng")))
 
-    def seed(self, seed: Any):
+    def seed(self, seed: object):
         """The salted seed. A generator or the like stays."""
         if seed is None or isinstance(seed, int | str | np.integer | list | tuple):
             return crc32(f"{seed!r} {self.salt}".encode())
