@@ -10,6 +10,10 @@ import numpy as np
 from speculative.filters import Filters
 from speculative.sampling import NOTHING, Proposal, as_proposal
 from speculative.support.errors import UserError
+from speculative.trees import Tree
+
+Draft = Callable[..., Proposal]  # draft(x, k, go_on=None)
+DraftTree = Callable[..., Tree]  # draft(x, widths)
 
 
 class Context(NamedTuple):
@@ -29,10 +33,10 @@ class DrafterSpec:
     name: str
 
     # How it drafts.
-    chain: Callable[[Context], Callable]  # -> draft(x, k, go_on=None) -> Proposal
-    tree: Callable[[Context], Callable] | None = None  # -> draft(x, widths) -> Tree
-    # n_vocab -> draft(x, k, go_on), if drafts depend on x alone: predictions then ask it again about a decoded text
-    by_text: Callable | None = None
+    chain: Callable[[Context], Draft]
+    tree: Callable[[Context], DraftTree] | None = None
+    # with the size of the vocabulary, if drafts depend on x alone: predictions then ask it again about a decoded text
+    by_text: Callable[[int], Draft] | None = None
     scale: float = 0.6  # how far its margins are usually off: the s of learned.py to begin with
 
     # The model and the parts that it drafts with.

@@ -15,7 +15,6 @@ their own.
 """
 
 import os
-from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ import numpy as np
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.hugging_face import read_file
 from speculative.checkpoints.weights import array_of
-from speculative.drafters.base import Context, DrafterSpec, until_unsure
+from speculative.drafters.base import Context, Draft, DrafterSpec, DraftTree, until_unsure
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
 from speculative.support.errors import Option, UserError
@@ -94,7 +93,7 @@ def guesses(context: Context, x):  # [n] -> [n_heads, n_vocab]
     return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
 
 
-def head_drafter(context: Context) -> Callable:
+def head_drafter(context: Context) -> Draft:
     """A token from each head in turn."""
 
     def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= n_heads
@@ -108,7 +107,7 @@ def head_drafter(context: Context) -> Callable:
     return draft
 
 
-def head_tree(context: Context) -> Callable:
+def head_tree(context: Context) -> DraftTree:
     """The same with several guesses for each token: all nodes of a depth have children from one head."""
 
     def draft(x, widths):

@@ -5,11 +5,11 @@ It needs no model and costs next to nothing. It pays where a text repeats itself
 Source: Saxena 2023, "Prompt Lookup Decoding".
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec, until_unsure
+from speculative.drafters.base import Draft, DrafterSpec, DraftTree, until_unsure
 from speculative.filters import one_hot
 from speculative.sampling import NOTHING, Proposal
 from speculative.trees import Tree, draft_at
@@ -37,7 +37,7 @@ def earlier_matches(x) -> Iterator[np.ndarray]:  # [n] -> [n_1], [n_2], [n_3]
     return matches_in(x, np.arange(len(x) - 1), x)
 
 
-def prompt_lookup(n_vocab: int) -> Callable:
+def prompt_lookup(n_vocab: int) -> Draft:
     """Propose the tokens that followed the longest match, at the last of its places; nothing if there is no match.
 
     If fewer than k tokens followed, they are repeated (as LZ77 copies): after a b c a b c come, for k = 5, a b c a b.
@@ -58,7 +58,7 @@ def prompt_lookup(n_vocab: int) -> Callable:
     return draft
 
 
-def lookup_tree(n_vocab: int) -> Callable:
+def lookup_tree(n_vocab: int) -> DraftTree:
     """The same with several continuations: the longest matches come first, and of equally long ones the last place."""
 
     def draft(x, widths):

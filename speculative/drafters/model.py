@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Draft, DrafterSpec, DraftTree
 from speculative.filters import largest, margins_of, one_hot
 from speculative.sampling import Proposal, sample
 from speculative.trees import Tree, without
 
 
-def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Callable:
+def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model") -> Draft:
     """Step 1 of the blog's loop: k tokens, one after the other, each drawn from p given the text so far.
 
     rng is the decoder's own. With a second generator of the same seed, a draft's random number would be used again in a
@@ -35,7 +35,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
     return draft
 
 
-def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> Callable:
+def model_tree(model: Callable, rng: np.random.Generator, greedy: bool = False, name: str = "model") -> DraftTree:
     """A tree (trees.py), depth by depth: one call of the model scores all nodes of a depth.
 
     model(x, tree, nodes) -> [len(nodes), n_vocab], the distributions after these nodes. Siblings are drawn without

@@ -9,11 +9,12 @@ Source: Spector and Re 2023, "Accelerating LLM Inference with Staged Speculative
 
 from collections.abc import Callable
 
+from speculative.drafters.base import Draft
 from speculative.filters import margins_of
 from speculative.sampling import Proposal, speculative_sampling
 
 
-def staged(name: str, model: Callable, new_draft: Callable, K: int, rng, accept: Callable) -> Callable:
+def staged(name: str, model: Callable, new_draft: Callable[[], Draft], K: int, rng, accept: Callable) -> Draft:
     """The drafter `name`, whose model is sped up by new_draft(), K tokens at a time. accept: a lossless rule."""
 
     def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= k

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Draft, DrafterSpec
 from speculative.engines.contract import Engine
 from speculative.engines.network import CachedNetwork
 from speculative.lookahead.learned import WINDOW_ROWS
@@ -50,7 +50,7 @@ class CostTimer:
         time_window = partial(self.time_call, self.plan.target_of(level), x)
         learned.learn_costs(time_window, timers, most_rows=self.n_ctx - len(x))
 
-    def timer_of(self, level: int, spec: DrafterSpec, drafter: Callable, x, clock: Callable) -> Callable:  # [n]
+    def timer_of(self, level: int, spec: DrafterSpec, drafter: Draft, x, clock: Callable) -> Callable:  # [n]
         """Return the function that gives the seconds of a draft token of this drafter."""
         inner = self.setup.learned.get(level + 1)
         if inner:  # which was timed before, and knows the seconds of a token of its target
@@ -60,7 +60,7 @@ class CostTimer:
         # A look-up, or a level inside which K is a number; a function is asked for the whole prompt.
         return partial(self.time_draft, drafter, x if spec.name in DRAFTERS else self.prompt, clock)
 
-    def time_draft(self, drafter: Callable, x, clock: Callable) -> float:  # [n]
+    def time_draft(self, drafter: Draft, x, clock: Callable) -> float:  # [n]
         """Return the seconds of a draft after a text that the drafter has read."""
         drafter(x, 1)
         began = clock()

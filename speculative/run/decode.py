@@ -16,7 +16,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder, StreamDecoder
 from speculative.drafters import first_of
-from speculative.drafters.base import Context
+from speculative.drafters.base import Context, Draft
 from speculative.drafters.staged import staged
 from speculative.engines.contract import DeviceLoops
 from speculative.engines.model import Model
@@ -128,7 +128,7 @@ def new_context(setup: Setup, models: dict[str, Any], rng: np.random.Generator) 
     return Context(setup.encoder.n_vocab, rng, plan.draft_filters, plan.is_greedy, models)
 
 
-def drafters_of(setup: Setup, context: Context, level: int) -> list[Callable]:
+def drafters_of(setup: Setup, context: Context, level: int) -> list[Draft]:
     """Return draft(x, k) of each drafter of a level. Of int8/prompt_lookup+model, level 0 has the copy int8, for which
     level 1 drafts: the look-ups, and the draft model where these have nothing."""
     plan = setup.plan
@@ -143,7 +143,7 @@ def drafters_of(setup: Setup, context: Context, level: int) -> list[Callable]:
     return [staged(spec.name, model, new_inner, most_drafts(plan, level + 1), context.rng, rule.accept)]
 
 
-def first_drafter(setup: Setup, level: int, drafters: Sequence[Callable], target: Callable) -> Callable:
+def first_drafter(setup: Setup, level: int, drafters: Sequence[Draft], target: Callable) -> Draft:
     """Return the first of a level's drafters that proposes anything; if K is auto, while it pays. target: the model."""
     learned = setup.learned.get(level)
     return AutoDrafter(learned, drafters, target) if learned else first_of(drafters)
@@ -155,7 +155,7 @@ def most_drafts(plan: Plan, level: int) -> int:
     return K if isinstance(K, int) else K_MAX
 
 
-def after_prompt(drafter: Callable, n: int) -> Callable:
+def after_prompt(drafter: Draft, n: int) -> Draft:
     """Return a drafter that proposes nothing after a prompt of n tokens: the target reads it, and then the target's
     copies, which share its cache, need not read it as well."""
     return lambda x, k: drafter(x, k) if len(x) > n else NOTHING

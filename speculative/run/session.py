@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from speculative.drafters.base import Draft
 from speculative.drafters.user import NO_FUNCTIONS, Functions
 from speculative.engines import memory
 from speculative.engines.model import Model
@@ -195,7 +196,7 @@ class Session(Generic[AnyOptions]):
         """Return the model of a role with its filters: model(x, n_last) -> distributions."""
         return new_models(self.setup, self.setup.loaded)[role]
 
-    def drafter(self, rng: np.random.Generator, target: Callable | None = None) -> Callable:
+    def drafter(self, rng: np.random.Generator, target: Callable | None = None) -> Draft:
         """Return the drafter draft(x, k) -> Proposal of a decode with this generator and this model of the target."""
         loaded = dict(self.setup.loaded)
         if isinstance(target, Model):
