@@ -52,6 +52,7 @@ class Rule:
     lossless = True
     blocks = False  # whether all drafts are tested, and a test depends on the drafts before
     takes_trees = False  # whether judge takes a trees.Tree, too
+    explains = True  # whether it has judge: a user's function tells no tests
 
     def __init__(self, number: float = 1.0):
         self.number = number
@@ -60,8 +61,8 @@ class Rule:
     def name(self) -> str:
         return f"{self.kind}:{self.number:g}" if self.letter else self.kind
 
-    def judge(self, proposal: Drafts, q, u: Iterator[float]) -> Judgement | None:  # q [m + 1, n_vocab]
-        """Test the drafts. u: random numbers, one for each test. None if the tests are unknown."""
+    def judge(self, proposal: Drafts, q, u: Iterator[float]) -> Judgement:  # q [m + 1, n_vocab]
+        """Test the drafts. u: random numbers, one for each test."""
         raise NotImplementedError
 
     def chances(self, step: Step) -> list[float]:
@@ -72,7 +73,7 @@ class Rule:
         """Accept drafts as judge says, and draw the token after them -> the tokens."""
         numbers = (rng.random() for _ in count())
         judgement = self.judge(proposal, q, numbers)
-        return [*judgement.accepted, sample(judgement.rest, rng)]  # type: ignore[union-attr]
+        return [*judgement.accepted, sample(judgement.rest, rng)]
 
     def accept_tree(self, tree: Drafts, q, rng) -> list[int]:  # q [1 + m, n_vocab]
         """As accept, always by judge: Token.accept is the blog's loop, which takes chains alone."""

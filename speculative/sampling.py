@@ -12,7 +12,7 @@ the blog post "Speculative Sampling".
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,7 +131,7 @@ def as_proposal(given: Any, k: int, name: str = "the drafter") -> Any:
 NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
 
 
-def whole_numbers(given: Any) -> list[int]:
+def whole_numbers(given: Iterable) -> list[int]:
     """Return token ids as whole numbers. Raises one of NOT_IDS."""
     given = list(given)
     ids = [int(token) for token in given]

@@ -74,6 +74,8 @@ class UserRule(Rule):
     """A user's function as a rule. Its attribute lossless = True claims that it keeps the target's distribution. The
     chances of its tests are unknown: α is not measured, the page shows no tests."""
 
+    explains = False
+
     def __init__(self, function: Callable):
         super().__init__()
         check_parameters(function, "accept(proposal, q, rng)")
@@ -95,9 +97,6 @@ class UserRule(Rule):
             should = "it should be the accepted drafts, then one more token id"
             raise UserError(f"the rule {self.name} returns {returned}: {should}")
         return tokens
-
-    def judge(self, proposal, q, u) -> None:  # q [m + 1, n_vocab]
-        """Its tests are unknown."""
 
 
 # ---- Both, by their names --------------------------------------------------------------------------------------------

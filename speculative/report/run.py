@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from speculative.checkpoints.names import model_folder
 from speculative.report import ending
@@ -13,6 +12,7 @@ from speculative.report.document import to_json, write_run
 from speculative.report.observe import make_record
 from speculative.report.page import page
 from speculative.report.record import RunRecord
+from speculative.report.score_record import ScoreRecord
 from speculative.report.turns import timed_turns
 from speculative.run.options import Options
 from speculative.run.session import Session
@@ -34,7 +34,7 @@ def check_files(outputs: Sequence[str | None], o: Options) -> None:
 class Written:
     """What was measured, which is written as a page and as a file. A notebook shows the page."""
 
-    record: Any
+    record: RunRecord | ScoreRecord
     title: str
 
     def html(self) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.drafters import first_of
-from speculative.drafters.base import DrafterSpec, until_unsure
+from speculative.drafters.base import Draft, DrafterSpec, until_unsure
 from speculative.engines.model import Call
 from speculative.filters import one_hot
 from speculative.lookahead.auto import AutoDrafter
@@ -68,9 +68,9 @@ class KnownText:
     def rows(self, tokens: Sequence[int]) -> np.ndarray:  # [m] -> [m, n_vocab]
         return one_hot(tokens, self.n_vocab)
 
-    def drafts_by(self, spec: DrafterSpec, n: int) -> Proposal:
-        """The longest proposal of a drafter that reads the text alone, after the first n tokens."""
-        draft = spec.by_text(self.n_vocab)  # type: ignore[misc]  # it has one
+    def drafts_by(self, drafter: Callable[[int], Draft], n: int) -> Proposal:
+        """The longest proposal of a drafter that reads the text alone (by_text), after the first n tokens."""
+        draft = drafter(self.n_vocab)
         return draft(np.array(self.tokens[:n]), K_MAX)
 
 
@@ -130,10 +130,10 @@ class Simulation:
         first = len(x) - n_last + 1
         return self.text.rows(self.tokens[first : first + n_last])
 
-    def by_text(self, spec: DrafterSpec, x, k: int, go_on: Callable | None = None) -> Proposal:  # [n]
+    def by_text(self, drafter: Callable[[int], Draft], x, k: int, go_on: Callable | None = None) -> Proposal:  # [n]
         """A drafter that reads the text alone."""
         self.clock.wait(self.prices.by_text)
-        longest = self.text.drafts(spec, len(x))
+        longest = self.text.drafts(drafter, len(x))
         m = until_unsure(longest.margins[:k], go_on)
         return Proposal(longest.tokens[:m], longest.p[:m], margins=longest.margins[:m])
 
@@ -147,7 +147,7 @@ class Simulation:
         """Decode the text with the first of these drafters that proposes anything, and a K, which may be "auto" ->
         seconds, calls of the target."""
         text = self.text
-        drafters = [partial(self.by_text, spec) if spec.by_text else self.by_model for spec in specs]
+        drafters = [partial(self.by_text, spec.by_text) if spec.by_text else self.by_model for spec in specs]
         draft = first_of(drafters)
         if K == "auto":
             learned = Learned([spec.scale for spec in specs], self.clock)

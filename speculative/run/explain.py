@@ -68,7 +68,7 @@ class Observer:
             text_step.details = explain_step(step, self.rule, u, n)
 
 
-def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Judgement | None:
+def rebuilt_tests(step: Step, rule: Rule, u: Sequence[float]) -> Judgement:
     """Judge a step once more. u: all random numbers that were drawn for it."""
     n_tests = step.n_drafted if rule.blocks else min(len(step.tokens), step.n_drafted)
     own = u[-1 - n_tests :]  # the rule's: the drafter's come before them
@@ -79,9 +79,9 @@ def explain_step(step: Step, rule: Rule, u: Sequence[float], n_tokens: int) -> d
     """Return {"drafts", "tested", "own"} of a step that drafted a chain: its drafts, the tests that decided about them,
     and the draw of the last token. None if the rule's tests are unknown. n_tokens: those that belong to the text; a
     stop text has cut the others."""
-    again = rebuilt_tests(step, rule, u)
-    if not again:
+    if not rule.explains:
         return None
+    again = rebuilt_tests(step, rule, u)
     drafts = [int(token) for token in step.proposal.tokens]
     tested = []
     for i, test in enumerate(again.tests[:n_tokens]):
