@@ -499,7 +499,7 @@ RAISES = [
 
 
 @pytest.mark.parametrize(("out", "error", "old", "new"), RAISES)
-def test_the_lengths_in_which_a_function_raises_are_left_out(few_cases, out, error, old, new):
+def test_the_lengths_in_which_a_function_raises_are_left_out(quick_cases, out, error, old, new):
     verdict = speculative.law(in_the_blogs_form(old, new))
     assert verdict.lossless, str(verdict)
     assert re.search(rf"\nLeft out: {out} \(.*line \d+: {error}", verdict.words)

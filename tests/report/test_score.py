@@ -12,7 +12,7 @@ from speculative import load_pair
 from speculative.run.score import windows
 
 TEXT = "It was upon a bitterly cold night and frosty morning, towards the end of the winter of '97, that I woke."
-LONG = " ".join(TEXT[: 30 + i] for i in range(60))  # longer than the context
+LONG = " ".join(TEXT[: 30 + i] for i in range(36))  # longer than the context
 
 
 def plain_logits(model, x, n_ctx):

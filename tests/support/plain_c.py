@@ -8,7 +8,10 @@ from pathlib import Path
 from speculative.engines.c import library
 
 AGAINST_PLAIN_C = """
-#include "library.c"
+#include "cpu.h"
+#include "arguments.h"
+#include "rows.c"
+#include "products.c"
 int64_t rows_that_differ(int64_t n_in) {
   enum { MOST_INPUTS = 3 * BLOCK };
   static float x[ROWS * MOST_INPUTS], tile[MOST_INPUTS * LANES], out[ROWS * LANES], plain[ROWS * LANES];
