@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 import pytest
 from mistakes import Mistakes, make
-from plain_c import rows_that_differ
+from plain_c import bfloat16_product, rows_that_differ
 from tiny import MAIN, ROOT, OneText, convert, flatten, python, random_params
 
 from speculative.engines.c import library
@@ -132,7 +132,8 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
     expected = logits(alone, 1)
     for n_threads in (1, 2, 3, 5):
         run = OneText(CompiledPass(params, hparams, n_threads))
-        for n_rows in (*range(2, 18), 31) if n_threads == 1 else (1, 5, 17):
+        windows = range(2, 41) if dtype == "bfloat16" else (*range(2, 18), 31)  # by AMX, 33 rows are two groups
+        for n_rows in windows if n_threads == 1 else (1, 5, 17):
             assert np.array_equal(logits(run, n_rows, 96), expected[:96])
         assert np.array_equal(logits(run, N_CTX), expected)
         hidden = run.hidden
@@ -250,6 +251,44 @@ def test_a_planted_mistake_shows(mistake, monkeypatch):
 
 def test_float32_is_multiplied_as_in_plain_c(tmp_path):
     assert rows_that_differ(library.SOURCES[0].parent, tmp_path) == 0
+
+
+def numbers_of_a_product(n_in):  # -> [40, n_in], [n_in, lanes]
+    rng = np.random.default_rng(n_in)
+    return rng.standard_normal((40, n_in), np.float32), rng.standard_normal((n_in, library.lanes()), np.float32)
+
+
+@pytest.fixture
+def product(tmp_path):
+    """flags -> the product of bfloat16 rows, compiled with them."""
+
+    def product(*flags):
+        folder = tmp_path / "".join(flags)
+        folder.mkdir(exist_ok=True)
+        return bfloat16_product(library.SOURCES[0].parent, folder, *flags)
+
+    return product
+
+
+def test_by_amx_a_row_has_the_same_bits_beside_any_others(product):
+    """By its instructions in C. One group is multiplied by a whole tile, several by parts of it."""
+    by_amx = product("-DAMX_IN_C=1")
+    for n_in in (1, 31, 32, 33, 700):
+        x, w = numbers_of_a_product(n_in)
+        alone = np.concatenate([by_amx(x[i : i + 1], w) for i in range(40)])  # [40, lanes]
+        for n_rows in range(1, 41):
+            assert np.array_equal(by_amx(x[40 - n_rows :], w), alone[40 - n_rows :])
+        expected = to_bfloat16(x).astype(float) @ to_bfloat16(w)  # [40, lanes]
+        assert np.allclose(alone, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_where_the_system_refuses_amx_products_have_the_bits_of_a_cpu_without(product):
+    if "amx_bf16" in library.cpu():
+        pytest.skip("this CPU has it")
+    x, w = numbers_of_a_product(700)
+    expected = product()(x, w)
+    assert np.array_equal(product("-DAMX_IN_C=0")(x, w), expected)
+    assert not np.array_equal(product("-DAMX_IN_C=1")(x, w), expected)
 
 
 def test_a_struct_has_words_only():
@@ -380,7 +419,7 @@ def test_without_workers_a_pass_goes_on_alone(monkeypatch):
 
 def test_memory_is_asked_for_ahead_unless_that_is_slower(monkeypatch):
     run, _ = new_pass()
-    group = library.library().rows_of_a_group()
+    group = run.forward.group
     rows = [1, group // 2, group, 2 * group]
     faster = [True, True, False, True]  # with memory asked for ahead
 
@@ -542,7 +581,8 @@ IN_A_PROCESS = """if True:
 
 
 SHAPE = "(1-33-3 or 2-80-1)"  # that fill nothing
-NUMBERS = f"((what_gpt2 or every_window) and {SHAPE}) or (their_paths and int8) or stands_for or checksums"
+NUMBERS_OF_ROWS = f"(what_gpt2 or every_window) and {SHAPE}"
+NUMBERS = f"({NUMBERS_OF_ROWS}) or (their_paths and int8) or stands_for or checksums"
 MEMORY = f"(what_gpt2 and {SHAPE}) or (their_paths and int8) or stands_for or two_models"
 
 
@@ -564,7 +604,7 @@ def check(done):
 def test_a_copy_pays_in_long_texts_and_where_an_instruction_multiplies_bytes():
     """The library says so itself; the name of its instructions is for people."""
     name = library.library().instructions().decode()
-    assert CEngine(1).copy_is_quick(40) == name.endswith(("VNNI", "NEON"))
+    assert CEngine(1).copy_is_quick(40) == ("VNNI" in name or "NEON" in name)
     assert CEngine(1).copy_is_quick(100)
 
 
@@ -575,7 +615,14 @@ X86 = {  # the flag, and the instructions that it needs
     "-march=native -mno-avx512f": "avx_vnni",
     "-march=skylake-avx512": "avx512bw",
     "-march=icelake-server": "avx512_vnni",
+    "-march=native -DAMX_IN_C=1 -DSLOW_DOT2": "",
+    "-march=x86-64 -DAMX_IN_C=1": "",
 }
+
+
+def test_by_amx_gives_what_gpt2_gives(tmp_path):
+    """By its instructions in C, which are on every CPU."""
+    check(run_with(f"{library.native()} -DAMX_IN_C=1", tmp_path, f"bfloat16 and {NUMBERS_OF_ROWS}"))
 
 
 @pytest.mark.slow
@@ -624,7 +671,7 @@ def test_sanitizers_find_nothing(tmp_path):
 
 # zig's names of a system and of a CPU there. For Windows it would link a C library, which it compiles in minutes.
 TARGETS = ["aarch64-linux-gnu generic", "aarch64-linux-gnu neoverse_v2", "arm-linux-gnueabihf cortex_a7"]
-TARGETS += ["aarch64-macos apple_m1", "x86_64-macos haswell"]
+TARGETS += ["aarch64-macos apple_m1", "x86_64-macos haswell", "x86_64-linux-gnu sapphirerapids"]
 TARGETS += ["x86_64-windows-gnu haswell -c", "aarch64-windows-gnu generic -c"]
 
 

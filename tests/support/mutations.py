@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from plain_c import compiler, rows_that_differ
+from plain_c import amx_is_used, compiler, rows_that_differ
 
 from speculative.engines.c import library
 
@@ -38,6 +38,11 @@ def differs_from_plain_c(sources: Path) -> bool:
         return rows_that_differ(sources, Path(folder)) > 0
 
 
+def is_refused(sources: Path) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        return not amx_is_used(sources, Path(folder))
+
+
 MUTATIONS = [
     Mutation("a format is missing", does_not_compile, "arguments.h", r"  F\(INT4, int4.*\n", ""),
     Mutation("a format has no loop", does_not_compile, "products.c", "times_float16", "times_float17"),
@@ -46,6 +51,9 @@ MUTATIONS = [
     Mutation("a format is not packed", does_not_compile, "pack.c", r"PACK\(int8\)", "PACK(int9)"),
     Mutation("a format has two names", does_not_compile, "arguments.h", r"F\(FLOAT16, float16", "F(FLOAT16, float17"),
     Mutation("a row has another's weight", differs_from_plain_c, "products.c", r"(i\]\[0\]\)), w1", r"\1, w0"),
+    Mutation("AMX reads another register", is_refused, "amx.c", r"multiply\(3, 5, 7\)", "multiply(3, 5, 6)"),
+    Mutation("AMX adds what is no weight", is_refused, "amx.c", r"(memset\(filled_up), 0", r"\1, 255"),
+    Mutation("AMX has other rows in pairs", is_refused, "rows.c", r" \|\| has_amx\(\)", ""),
 ]
 
 
@@ -63,7 +71,7 @@ def is_seen(mutation: Mutation) -> bool:
 
 def main() -> None:
     sources = library.SOURCES[0].parent
-    assert not does_not_compile(sources) and not differs_from_plain_c(sources)
+    assert not any(see(sources) for see in (does_not_compile, differs_from_plain_c, is_refused))
     unseen = [mutation.name for mutation in MUTATIONS if not is_seen(mutation)]
     print(f"not seen: {', '.join(unseen)}" if unseen else f"all {len(MUTATIONS)} mutations were seen")
     sys.exit(bool(unseen))

@@ -44,6 +44,7 @@ enum { V = 4, ROWS = 10 };
 enum { V = 4, ROWS = 5 };
 #endif
 enum { LANES = 2 * V, BLOCK = 32, MOST_ROWS = 10 };  // BLOCK inputs of a row lie together, and share a scale if rounded
+enum { AMX_ROWS = 32 };  // of a group in bfloat16, where AMX multiplies
 #define LOCALITY (FIRST_CACHE > 32768 ? 3 : 2)  // memory is asked for into the first cache [bytes], or the second
 
 #define INLINE static inline __attribute__((always_inline))
@@ -120,8 +121,9 @@ enum { PAIRS = 0 };
 #endif
 
 int64_t lanes(void) { return LANES; }
-int64_t rows_of_a_group(void) { return ROWS; }
+static int has_amx(void);  // whether AMX multiplies bfloat16: amx.c
 const char *instructions(void) {  // that the loops are compiled for
+  if (V == 16 && has_amx()) return "AVX-512 with VNNI and AMX";
   if (V == 16) return PAIRS ? "AVX-512" : "AVX-512 with VNNI";
   if (V == 8) return PAIRS ? "AVX2" : "AVX2 with VNNI";
   return EXCESS ? "SSE" : ROWS == 10 ? "NEON" : "plain C";

@@ -7,6 +7,7 @@
 //   sums   Each pair (row, channel) has one sum, which stays in a register from the first input to the last.
 //   order  out = ((x[0] w[0]) + x[1] w[1]) + x[2] w[2] ..., whatever the number of rows, and wherever a loop stops to
 //          go on later. So no bit of a row depends on the rows beside it, on the threads, or on how a prompt is cut.
+//          (AMX has an order of its own, of which the same is true: amx.c.)
 //
 // Read it from the bottom up: gpt2 is the whole network. Every thread calls it, with its number `thread` and the same
 // m: the model, and the rows of this pass (arguments.h). A thread computes some of the columns, heads or tiles of all
@@ -112,7 +113,7 @@ static const word *prepare_rows(GPT2 *m, int64_t thread, const float *x, int64_t
   float *normed = m->scratch[thread].row;
   word *prepared = m->scratch[alone ? thread : 0].prepared;
   for (int64_t group = 0, first = 0, end; first < rows; group++, first = end) {
-    end = group_start(rows, group + 1);
+    end = group_start(f, rows, group + 1);
     for (int64_t row = first; row < end; row++) {
       if (!alone && row % n != thread) continue;
       if (ln) layer_norm(x + row * n_in, *ln, n_in, normed);
@@ -294,5 +295,6 @@ static void gpt2(GPT2 *m, int64_t thread) {  // [n_rows] -> logits [n_wanted, n_
     const word *x = prepare_rows(m, thread, m->last_block, m->n_wanted, m->ln_f, m->wte);
     linear(m, thread, x, m->n_wanted, m->wte, STORE, m->logits);
   }
+  release_amx();
   barrier(m, thread);  // after this the caller may change m
 }

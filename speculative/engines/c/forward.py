@@ -77,6 +77,7 @@ class CompiledPass:
         self.hparams = hparams
         self.n_threads = n_threads
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
+        self.group = library().rows_of_a_group(numbers("format")[params["wte"].format.name])
         self.texts = (struct("Text") * CHUNK)()  # the texts of a call, which each have a row or more
         self.memory = memory = Memory()
         self.arguments = struct("GPT2")(  # in the order of arguments.h
@@ -179,8 +180,7 @@ class CompiledPass:
         """Measure on the model itself whether to ask for memory ahead of the loops, which changes no bit: with some
         CPUs, formats and row counts it is up to a third faster, with others slower. The smallest time counts, as other
         programs only add to it. It takes a tenth of a second."""
-        group = library().rows_of_a_group()
-        for kind, n_rows in enumerate((1, group // 2, group, 2 * group)):
+        for kind, n_rows in enumerate((1, self.group // 2, self.group, 2 * self.group)):
             seconds = []
             for ahead in (0, PREFETCH_BYTES) * 3:
                 self.prefetch_bytes[kind] = ahead
@@ -197,5 +197,5 @@ def scratch(hparams: dict, n_inner: int) -> dict[str, np.ndarray]:
         "prepared": aligned(CHUNK * n_row),
         "row": aligned(n_row),
         "sums": aligned(library().floats_of_sums()),
-        "scores": aligned(library().rows_of_a_group() * n_row),
+        "scores": aligned(library().rows_of_a_group(numbers("format")["float32"]) * n_row),
     }

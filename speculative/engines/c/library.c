@@ -7,3 +7,4 @@
 #include "engine.c"
 #include "pack.c"
 #include "crc32c.c"
+#include "amx.c"

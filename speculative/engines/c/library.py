@@ -26,7 +26,8 @@ from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
 
 # library.c includes the others.
-FILES = ("library.c", "cpu.h", "arguments.h", "rows.c", "products.c", "threads.c", "engine.c", "pack.c", "crc32c.c")
+FILES = ["library.c", "cpu.h", "arguments.h", "rows.c", "products.c", "threads.c", "engine.c", "pack.c", "crc32c.c"]
+FILES += ["amx.c"]
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
@@ -92,6 +93,7 @@ def load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "run_pass"):
         getattr(library, name).restype = c_int64
+    library.rows_of_a_group.argtypes = [c_int64]
     library.tile_bytes.argtypes = [c_int64, c_int64]
     library.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
     library.run_pass.argtypes = [c_void_p, c_int64]

@@ -182,15 +182,22 @@ INLINE void times_int4(const int R, ARGUMENTS) {  // inputs k and k + 16 share a
   static void multiply_##name(int64_t rows, ARGUMENTS) { switch (rows) { COPIES(name, 1) COPIES(name, 6) } }
 #define MULTIPLY(number, name, ...) multiply_##name,
 FORMATS(COPIES_OF)
-static void (*const multiply_group[])(int64_t rows, ARGUMENTS) = {FORMATS(MULTIPLY)};
+typedef void Multiply(int64_t rows, ARGUMENTS);
+static Multiply *const multiply_group[] = {FORMATS(MULTIPLY)};
 
-static int64_t group_start(int64_t rows, int64_t group) {  // groups have as many rows each, or one more
-  int64_t groups = (rows + ROWS - 1) / ROWS;
+static void multiply_by_amx(int64_t rows, ARGUMENTS), release_amx(void);  // amx.c, which comes last
+
+INLINE int64_t n_groups(int64_t format, int64_t rows) { return (rows + most_rows(format) - 1) / most_rows(format); }
+
+INLINE int64_t group_start(int64_t format, int64_t rows, int64_t group) {  // groups have as many rows each, or one more
+  int64_t groups = n_groups(format, rows);
   return group * (rows / groups) + least(group, rows % groups);
 }
 
-static int kind_of_rows(int64_t rows) {  // one row, few, a group, several groups: forward.py's tune has these four
-  return (rows > 1) + (rows > ROWS / 2) + (rows > ROWS);
+// One row, few, a group, several groups: forward.py's tune has these four.
+static int kind_of_rows(int64_t format, int64_t rows) {
+  int64_t most = most_rows(format);
+  return (rows > 1) + (rows > most / 2) + (rows > most);
 }
 
 typedef struct { const char *from; int64_t pace; } Asking;  // the memory that a loop asks for: see ASK
@@ -208,16 +215,17 @@ static Asking asking(const char *at, int64_t bytes, int64_t group, int64_t group
 // other, while it is in the first cache. ahead: see prefetch_bytes.
 static void multiply_tile(const Linear *w, int64_t tile, const word *x, int64_t rows, const number *ahead, float *out) {
   enum { PART = 16384 };  // bytes
-  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, f = w->format;
+  int64_t n = w->n_in, f = w->format, groups = n_groups(f, rows);
   int64_t part = groups > 1 ? PART / part_bytes(f, BLOCK) * BLOCK : n, bytes = part_bytes(f, part);
   const char *at = w->tiles + tile * tile_bytes(f, n);
+  Multiply *multiply = by_amx(f) ? multiply_by_amx : multiply_group[f];
   memset(out, 0, 4 * LANES * rows);
   for (int64_t k = 0; k < n; k += part, at += bytes)
     for (int64_t group = 0; group < groups; group++) {
-      int64_t first = group_start(rows, group), R = group_start(rows, group + 1) - first;
+      int64_t first = group_start(f, rows, group), R = group_start(f, rows, group + 1) - first;
       const word *rows_of_group = x + first * n_words(f, n) + n_words(f, k) * R;
-      Asking ask = asking(at, bytes, group, groups, ahead[kind_of_rows(rows)]);
-      multiply_group[f](R, rows_of_group, at, least(part, n - k), ask.from, ask.pace, out + first * LANES, LANES);
+      Asking ask = asking(at, bytes, group, groups, ahead[kind_of_rows(f, rows)]);
+      multiply(R, rows_of_group, at, least(part, n - k), ask.from, ask.pace, out + first * LANES, LANES);
     }
 }
 
@@ -245,13 +253,13 @@ COPIES_OF(, in_order)
 
 // [rows, n_in] prepared, [n_in, n_tiles * LANES] of the matrix, from a tile on -> [rows, n_tiles * LANES]
 static void multiply_file(const Linear *w, int64_t tile, int64_t n_tiles, const word *x, int64_t rows, float *out) {
-  int64_t groups = (rows + ROWS - 1) / ROWS, n = w->n_in, width = n_tiles * LANES;
+  int64_t groups = n_groups(FLOAT32, rows), n = w->n_in, width = n_tiles * LANES;
   memset(out, 0, 4 * rows * width);
   for (int64_t k = 0; k < n; k += INPUTS)
     for (int64_t channel = 0; channel < width; channel += LANES) {
       const char *at = w->tiles + k * w->row_bytes + 4 * (tile * LANES + channel);
       for (int64_t group = 0; group < groups; group++) {
-        int64_t first = group_start(rows, group), R = group_start(rows, group + 1) - first;
+        int64_t first = group_start(FLOAT32, rows, group), R = group_start(FLOAT32, rows, group + 1) - first;
         const word *rows_of_group = x + first * n_words(FLOAT32, n) + k / BLOCK * BLOCK * R + k % BLOCK;
         float *sums = out + first * width + channel;
         multiply_in_order(R, rows_of_group, at, least(INPUTS, n - k), at + AHEAD, w->row_bytes, sums, width);

@@ -1,7 +1,11 @@
 // Rows as the products read them.
 
-// Up to ROWS rows are a group. It lies block by block, [n_in / BLOCK, rows, words of a block]: a loop over the inputs
-// then reads its rows in order, at constant distances from one address.
+INLINE int by_amx(int64_t format) { return format == BFLOAT16 && has_amx(); }
+INLINE int64_t most_rows(int64_t format) { return by_amx(format) ? AMX_ROWS : ROWS; }  // of a group
+int64_t rows_of_a_group(int64_t format) { return most_rows(format); }  // for Python
+
+// A group lies block by block, [n_in / BLOCK, rows, words of a block]: a loop over the inputs then reads its rows in
+// order, at constant distances from one address.
 static int64_t n_words(int format, int64_t n_in) { return up(n_in, BLOCK) / BLOCK * formats[format].words; }
 
 INLINE word bits_of(float x) { return *(word *)&x; }
@@ -19,9 +23,10 @@ static void prepare_float32(const float *x, word *out) { memcpy(out, x, 4 * BLOC
 static void prepare_float16(const float *x, word *out) { memcpy(out, x, 4 * BLOCK); }
 
 static void prepare_bfloat16(const float *x, word *out) {
+  int in_pairs = BFLOAT16_BYTES == 2 || has_amx();
   for (int k = 0; k < BLOCK; k++)
-    if (BFLOAT16_BYTES == 4) out[k] = to_bfloat16(x[k]);
-    else ((uint16_t *)out)[k] = to_bfloat16(x[k]) >> 16;
+    if (in_pairs) ((uint16_t *)out)[k] = to_bfloat16(x[k]) >> 16;
+    else out[k] = to_bfloat16(x[k]);
 }
 
 // Both rounded formats, int8 and int4, add up the products of a block exactly, and then multiply the sum by the scales.
