@@ -121,7 +121,7 @@ def typed(record: RunRecord, setting: Setting) -> str:
 def loss(counts: Counts, comparison: Comparison, account: Account) -> str:
     """Return the reason that a run brought no gain."""
     took = account.mean_beta + account.c * counts.mean_K
-    gives = counts.tokens_per_iteration
+    gives = account.occupancy * counts.tokens_per_iteration
     if gives > took and comparison.speedup_without_prefill >= 1:
         return "reading the prompt takes longer than the drafts save"
     if gives > took:

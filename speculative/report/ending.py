@@ -187,13 +187,15 @@ def account_line(record: RunRecord) -> str | None:
     if f.iterations < MIN_ITERATIONS and disturbance(f):  # a few such calls need not agree with the sum of all
         return None
     account = f.account
+    measured = f.comparison.speedup_without_prefill
     n, nodes = ("n", " for n nodes") if f.tree else ("K", "")
     windows = f.mean_K  # no whole number if windows were cut short at the end
     mean = "" if windows.is_integer() else f" (mean {n} = {windows:.2f})"
+    fewer = f", and {percent(1 - account.occupancy)} fewer texts in a call," if account.occupancy < 0.995 else ""
     return (
         f"The blog's formula{nodes} r({n} + 1) / ({n}c + 1) gives {account.blog_speedup:.2f}{mean}. Scoring {n} + 1 "
-        f"tokens costs β = {account.mean_beta:.2f} times one token here; the blog takes it as 1. With β the formula "
-        f"gives {account.account_blog:.2f}; measured, without the prompt: {f.comparison.speedup_without_prefill:.2f}."
+        f"tokens costs β = {account.mean_beta:.2f} times one token here; the blog takes it as 1. With β{fewer} the "
+        f"formula gives {account.account_blog:.2f}; measured, without the prompt: {measured:.2f}."
     )
 
 

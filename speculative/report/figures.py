@@ -43,6 +43,8 @@ def figures(
     plain = costs_of(autoregressive)
     comparison = compare(counts, times.seconds, autoregressive, plain.prefill)
     account = account_of(counts, costs, steps, plain.by_rows.get(1), by_blocks)
+    if account:
+        account = for_a_batch(account, texts_in_a_call(steps) / texts_in_a_call(autoregressive.steps))
     f = replace(f, account=account)
     doubt = reason_to_doubt(f, comparison, spread_of(autoregressive.steps))
     f = replace(f, comparison=replace(comparison, doubt=doubt))
@@ -223,6 +225,23 @@ def account_of(
         blog_speedup=blog_speedup(counts.r, K, c),
         account_blog=blog_speedup(counts.r, K, c, beta),
         account_leviathan=leviathan,
+    )
+
+
+def texts_in_a_call(steps: Sequence[TextStep]) -> float:
+    """Return the mean number of texts that a call of the target served. The first of these has the call's times."""
+    return len(steps) / max(1, sum(step.seconds > 0 for step in steps))
+
+
+def for_a_batch(account: Account, occupancy: float) -> Account:
+    """Return the account of a run whose calls served so many times the texts of those without drafts: the formulas
+    speak of one text."""
+    leviathan = account.account_leviathan
+    return replace(
+        account,
+        occupancy=occupancy,
+        account_blog=occupancy * account.account_blog,
+        account_leviathan=None if leviathan is None else occupancy * leviathan,
     )
 
 

@@ -198,6 +198,7 @@ class Account:
     blog_speedup: float  # the blog's formula, without β
     account_blog: float  # the blog's formula with β
     account_leviathan: float | None  # Leviathan's formula with β; not for trees and blocks
+    occupancy: float = 1.0  # of a batch, a factor of both: texts in a call / those without drafts
 
 
 @dataclass(frozen=True)

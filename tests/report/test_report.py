@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter, deque
 from dataclasses import replace
+from itertools import zip_longest
 from statistics import mean
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -139,6 +140,22 @@ def test_the_costs_and_the_account_of_a_scripted_run(run):
     assert f.account.account_blog == pytest.approx(f.comparison.speedup, rel=0.01)
     rows = figure_rows(recorded(run, records, f))
     assert [row.name for row in rows][-2:] == ["the formula with β", "Leviathan's, with β"]
+
+
+def test_the_account_of_a_batch_counts_the_texts_in_a_call(run):
+    """A call takes the same time for all texts. Some end before others, so later calls serve fewer."""
+    texts = [scripted(alpha=alpha) for alpha in (0.3, 0.6, 0.9)]
+    records = []
+    for number, name in enumerate(DECODERS):
+        samples = [both[number].steps for both in texts]
+        for steps in zip_longest(*samples):
+            for step in [step for step in steps if step][1:]:  # the first of a call has its times
+                step.seconds = step.drafting = step.scoring = 0.0
+        records.append(record_of(samples, name))
+    f = figures(*records)
+    assert f.account.occupancy < 0.9
+    assert f.account.account_blog == pytest.approx(f.comparison.speedup, rel=0.03)
+    assert " % fewer texts in a call, the formula gives " in text_of(recorded(run, records, f), "account")
 
 
 LESS = "calls of the target with several tokens took less time than calls with one"
