@@ -10,11 +10,9 @@ import numpy as np
 
 from speculative.engines.c import library
 
+PRODUCTS = ("cpu.h", "arguments.h", "rows.c", "products.c", "pack.c", "amx.c")  # the C files that a product needs
+
 AGAINST_PLAIN_C = """
-#include "cpu.h"
-#include "arguments.h"
-#include "rows.c"
-#include "products.c"
 int64_t rows_that_differ(int64_t n_in) {
   enum { MOST_INPUTS = 3 * BLOCK };
   static float x[ROWS * MOST_INPUTS], tile[MOST_INPUTS * LANES], out[ROWS * LANES], plain[ROWS * LANES];
@@ -34,7 +32,6 @@ int64_t rows_that_differ(int64_t n_in) {
 """
 
 BFLOAT16_PRODUCT = """
-#include "library.c"
 int uses_amx(void) { return has_amx(); }
 void product(int64_t rows, int64_t n_in, const float *x, const float *w, float *out) {
   static word prepared[40 * 1024];
@@ -56,9 +53,10 @@ def compiler() -> list[str]:
 
 
 def compiled(code: str, sources: Path, folder: Path, *flags: str) -> ctypes.CDLL:
-    """Compile this code, with the C files of a folder, in another folder."""
+    """Compile this code after the C files of a product, which are in one folder, in another folder."""
     source, library = folder / "code.c", folder / "code.so"
-    source.write_text(code, encoding="utf-8")
+    includes = "".join(f'#include "{name}"\n' for name in PRODUCTS)
+    source.write_text(includes + code, encoding="utf-8")
     words = [*compiler(), *flags, f"-I{sources}", os.fspath(source), "-o", os.fspath(library), "-lm"]
     subprocess.run(words, check=True)
     return ctypes.CDLL(os.fspath(library))
