@@ -8,13 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec
 from speculative.engines.system import seconds_waited
-from speculative.lookahead.costs import ByRows, line_through, usual_seconds
+from speculative.lookahead.costs import ByRows, line_through
 from speculative.report.doubt import DISTURBED
 from speculative.report.figures import costs_of, leviathan_tokens
 from speculative.report.measuring import candidates, sizes_to_time, time_by_text
@@ -30,11 +31,12 @@ Scores = dict[str, TokenScores]  # by role
 
 PART = 200  # tokens of a part of a text that is decoded once more
 MOST_PARTS = 8  # parts of a text: those of a longer one are spread evenly over it
-N_DECODED = 16  # tokens that are decoded for their times
+N_DECODED = 24  # tokens that are decoded for their times
 MOST_PROMPT = 128  # tokens before these
 TIMING_SECONDS = 0.8  # for which all this is timed again and again
 MOST_SECONDS = 4.0  # the same while other programs use the cores
-ENOUGH = 4  # calls of a kind
+N_TIMED = 3  # times that each window is timed for each decode
+ENOUGH = 3  # calls of a kind
 WINDOW_SECONDS = 0.3  # seconds of windows of other sizes, each time
 USUAL_K = 4  # the K of these decodes, if the session's K is auto
 
@@ -80,8 +82,10 @@ class Timed:
 
     def is_enough(self) -> bool:
         """Return True if there are a few calls of each kind."""
-        decodes = [self.plain, *self.speculative.values()]
-        return all(self.windows.values()) and all(len(steps) >= ENOUGH for steps in decodes)
+        counts = [len(self.plain)]
+        counts += map(len, self.speculative.values())
+        counts += map(len, self.windows.values())
+        return min(counts) >= ENOUGH
 
 
 def time_costs(session: Session, x: Sequence[int]) -> Clock:
@@ -90,23 +94,36 @@ def time_costs(session: Session, x: Sequence[int]) -> Clock:
     if not session.engine.predicts:
         return Clock({}, withheld="calls of other sizes are not timed on JAX")
     K = next((K for K in session.plan.Ks if isinstance(K, int)), USUAL_K)
+    sessions = one_drafter_each(session, K)
+    prompt = prompt_in(x, session.n_ctx)
+    sizes = sizes_to_time({K + 1}, session.n_ctx - len(prompt))
+    timed = Timed([], {role: [] for role in sessions}, {rows: [] for rows in sizes})
+    began = time.perf_counter()
+    seconds = 0.0
+    while seconds < (TIMING_SECONDS if timed.is_enough() else MOST_SECONDS):
+        time_once(timed, sessions, prompt)
+        seconds = time.perf_counter() - began
+    if not timed.is_enough():
+        return Clock({}, withheld="other programs used the cores while calls were timed")
+    text = KnownText(prompt[:1].tolist(), prompt.tolist())
+    costs = {role: costs_in(timed, role) for role in sessions}
+    return Clock(costs, time_by_text(text))
+
+
+def one_drafter_each(session: Session, K: int) -> dict[str, Session]:
+    """Return sessions by role, each with one drafter; if no drafter is a model, the session by ""."""
     sessions = {}
     for spec in drafting_models(session):
         sessions[spec.role] = session.changed(drafter=spec.name, K=K, tree=None, stop=None)
-    sessions = sessions or {"": session.changed(K=K, stop=None)}
-    [*_, last] = windows(len(x), session.n_ctx)
-    n = max(1, min(last.end - last.start - 1, session.n_ctx - N_DECODED, MOST_PROMPT))
-    prompt = np.array(x[last.start : last.start + n])  # [n]
-    sizes = sizes_to_time({K + 1}, session.n_ctx - n)
-    timed = Timed([], {role: [] for role in sessions}, {rows: [] for rows in sizes})
-    began = time.perf_counter()
-    while time.perf_counter() - began < (TIMING_SECONDS if timed.is_enough() else MOST_SECONDS):
-        time_once(timed, sessions, prompt)
-    if not timed.is_enough():
-        return Clock({}, withheld="other programs used the cores while calls were timed")
-    text = [*prompt.tolist(), int(prompt[0])]
-    by_text = time_by_text(KnownText(text[:1], text[1:]))
-    return Clock({role: costs_in(timed, role) for role in sessions}, by_text)
+    return sessions or {"": session.changed(K=K, stop=None)}
+
+
+def prompt_in(x: Sequence[int], n_ctx: int) -> np.ndarray:  # [n] -> [n_prompt]
+    """Return the beginning of the text's last window, after which there is room for what is timed."""
+    [*_, last] = windows(len(x), n_ctx)
+    room = min(last.end - last.start - 1, n_ctx - N_DECODED, MOST_PROMPT)
+    end = last.start + max(1, room)
+    return np.array(x[last.start : end])
 
 
 def time_once(timed: Timed, sessions: dict[str, Session], prompt: np.ndarray) -> None:  # [n]
@@ -115,11 +132,12 @@ def time_once(timed: Timed, sessions: dict[str, Session], prompt: np.ndarray) ->
     timed.plain += quiet_steps(session, "autoregressive", prompt)
     for role, drafting in sessions.items():
         timed.speculative[role] += quiet_steps(drafting, "speculative", prompt)
-    for rows, times in timed.windows.items():
+    target = session.models["target"]
+    for rows in N_TIMED * [*timed.windows]:
         waited = seconds_waited()
-        seconds = session.engine.window_seconds(session.models["target"], prompt, rows)
+        seconds = session.engine.window_seconds(target, prompt, rows)
         if is_quiet(seconds_waited() - waited, seconds):
-            times.append(seconds)
+            timed.windows[rows].append(seconds)
 
 
 def quiet_steps(session: Session, name: str, prompt: np.ndarray) -> list[TextStep]:  # [n]
@@ -144,7 +162,7 @@ def costs_in(timed: Timed, role: str) -> Costs:
     plain = costs_of(record_of(timed.plain))
     in_loop = costs_of(record_of(speculative))
     n_calls = Counter(step.drafted + 1 for step in speculative)
-    of_windows = {rows: usual_seconds(times) for rows, times in timed.windows.items()}
+    of_windows = {rows: median(times) for rows, times in timed.windows.items()}
     by_rows = costs_of_windows(plain.by_rows[1], in_loop.by_rows, n_calls, of_windows)
     return Costs(by_rows, in_loop.draft or 0.0 if role else 0.0)
 
@@ -209,6 +227,9 @@ def parts_of(x: Sequence[int], of_model: TokenScores, n_ctx: int) -> list[KnownT
     parts = []
     for start in starts:
         prompt = x[max(0, start - n_ctx // 2) : start]
-        here = slice(start - 1, start - 1 + PART)  # a slice of lists that begin with the second token
-        parts.append(KnownText(prompt, x[start : start + PART], of_model.chances[here], of_model.margins[here]))
+        new = x[start : start + PART]
+        first = start - 1  # of lists that begin with the second token
+        chances = of_model.chances[first : first + PART]
+        margins = of_model.margins[first : first + PART]
+        parts.append(KnownText(prompt, new, chances, margins))
     return parts

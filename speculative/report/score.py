@@ -15,6 +15,7 @@ from speculative.report.run import Written
 from speculative.report.score_page import score_page
 from speculative.report.score_record import ScoredModel, ScoreRecord
 from speculative.report.score_words import summary
+from speculative.rules import TOKEN
 from speculative.run.score import TokenScores, score_tokens, text_ids
 from speculative.run.session import Session
 
@@ -78,7 +79,7 @@ def score(session: Session, text: str) -> Score:
         options=public_options(session),
         machine=machine(session),
         networks=models_of(session),
-        rule=rule_of(session.plan.rule),
+        rule=rule_of(TOKEN if session.plan.rule.blocks else session.plan.rule),  # a block of one draft is as a token
         n_ctx=session.n_ctx,
         tokens=x,
         pieces=pieces_of(session, x),

@@ -1,7 +1,6 @@
 """A score as one page: the text with the tokens that the draft would lose, the figures, and the speedup to expect."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
 from speculative.report import score_words as words
@@ -121,6 +120,10 @@ def grid(score: ScoreRecord) -> dict | None:
     speedups = words.speedups(score)
     if not speedups:
         return None
-    Ks: Sequence[str] = [*next(iter(speedups.values()))]
-    rows = [[K, score.beta.get(K), *(of_K[K] for of_K in speedups.values())] for K in Ks]
-    return tables.Grid([*speedups], rows, best_setting(speedups), run=(0, 0.0))._asdict()
+    rows = []
+    for K in next(iter(speedups.values())):
+        of_drafters = [of_K[K] for of_K in speedups.values()]
+        rows.append([K, score.beta.get(K), *of_drafters])
+    best = best_setting(speedups)
+    made = tables.Grid([*speedups], rows, best, run=(0, 0.0))  # none was run
+    return made._asdict()

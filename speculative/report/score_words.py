@@ -54,11 +54,21 @@ def models_table(score: ScoreRecord) -> Table:
     """Return the figures of each model."""
     rows: Table = [("model", "weights", "nats a token", "perplexity", "α", "c")]
     for model in score.models:
-        nats = "infinite" if model.nats is None else f"{model.nats:.4f}"
-        alpha = "" if model.alpha is None else f"{model.alpha:.3f} ± {standard_error(model.chances):.3f}"
-        c = "" if model.c is None else f"{model.c:.3f}"
-        rows.append((name_of(model), model.dtype, nats, perplexity(model), alpha, c))
+        alpha = ""
+        if model.alpha is not None:
+            alpha = f"{model.alpha:.3f} ± {standard_error(model.chances):.3f}"
+        c = decimals(model.c, 3)
+        rows.append((name_of(model), model.dtype, nats(model), perplexity(model), alpha, c))
     return rows
+
+
+def nats(model: ScoredModel) -> str:
+    return "infinite" if model.nats is None else f"{model.nats:.4f}"
+
+
+def decimals(number: float | None, n: int) -> str:
+    """Return a number with n decimals, "" for None."""
+    return "" if number is None else f"{number:.{n}f}"
 
 
 def standard_error(numbers: Sequence[float]) -> float:
@@ -89,13 +99,10 @@ def greedy_words(score: ScoreRecord) -> str:
 
 def K_table(score: ScoreRecord) -> Table:
     """Return what the drafter of the target should bring for each K."""
-    own = own_expected(score)
     rows: Table = [("K", "tokens a call", "by α alone", "β", "times as fast")]
-    for K, cell in own.items():
-        by_formula = "" if cell.leviathan_tokens is None else f"{cell.leviathan_tokens:.2f}"
-        beta = f"{score.beta[K]:.2f}" if K in score.beta else ""
-        speedup = "" if cell.speedup is None else f"{cell.speedup:.2f}"
-        rows.append((K, f"{cell.tokens_a_call:.2f}", by_formula, beta, speedup))
+    for K, cell in own_expected(score).items():
+        numbers = (cell.tokens_a_call, cell.leviathan_tokens, score.beta.get(K), cell.speedup)
+        rows.append((K, *(decimals(number, 2) for number in numbers)))
     return rows
 
 
@@ -138,19 +145,23 @@ def grid_table(score: ScoreRecord) -> Table:
 
 def tokens_table(score: ScoreRecord) -> Table:
     """Return each token with the logarithms of its probabilities, its chance, and the models' own likeliest tokens."""
-    models = score.models[:2]
-    heads = [f"log {letter}" for letter, _ in zip("qp", models, strict=False)]
+    target, draft = score.target, score.draft
+    models = [target, draft] if draft else [target]
     bests = [f"likeliest, {model.role}" for model in models]
-    rows: Table = [("#", "token", *heads, *(["α"] if score.draft else []), *bests)]
+    rows: Table = [("#", "token", "log q", *(["log p", "α"] if draft else []), *bests)]
     for i, piece in enumerate(score.pieces[1:]):
-        logs = [model.log_probs[i] for model in models]
-        numbers = ["-inf" if number is None else f"{number:.3f}" for number in logs]
-        if score.draft:
-            chances = score.draft.chances
-            numbers.append(f"{chances[i]:.2f}" if chances else "")
-        names = [repr(score.names[model.likeliest[i]]) for model in models]
-        rows.append((str(i + 1), repr(piece), *numbers, *names))
+        numbers = [log_prob(target, i)]
+        if draft:
+            chance = draft.chances[i] if draft.chances else None
+            numbers += [log_prob(draft, i), decimals(chance, 2)]
+        names = [score.names[model.likeliest[i]] for model in models]
+        rows.append((str(i + 1), repr(piece), *numbers, *map(repr, names)))
     return rows
+
+
+def log_prob(model: ScoredModel, i: int) -> str:
+    number = model.log_probs[i]
+    return "-inf" if number is None else f"{number:.3f}"
 
 
 def figure_rows(score: ScoreRecord) -> list[Row]:
@@ -159,8 +170,7 @@ def figure_rows(score: ScoreRecord) -> list[Row]:
     for model in score.models:
         letter = "q" if model is score.target else "p"
         name = name_of(model)
-        nats = "infinite" if model.nats is None else f"{model.nats:.4f}"
-        rows.append(Row(f"nats a token, {name}", nats, f"mean of -log {letter}, at temperature 1"))
+        rows.append(Row(f"nats a token, {name}", nats(model), f"mean of -log {letter}, at temperature 1"))
         rows.append(Row(f"perplexity, {name}", perplexity(model), "e to the power of these nats"))
         if model.alpha is not None:
             rows.append(Row(f"α, {name}", f"{model.alpha:.3f}", f"mean of {score.rule.formula}"))

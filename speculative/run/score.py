@@ -90,25 +90,28 @@ def new_models(session: Session) -> dict[str, Model]:
 
 def score_block(models: dict[str, Model], x: np.ndarray, n: int, rule: Rule, scores: dict[str, TokenScores]) -> None:
     """Add the scores of the last n tokens of x [n_x]."""
-    q = models["target"](x[:-1], n)  # [n, n_vocab]
+    before = x[:-1]
+    q = models["target"](before, n)  # [n, n_vocab]
     for role, model in models.items():
-        p = q if role == "target" else model(x[:-1], n)  # [n, n_vocab]
-        logits = model.last_logits  # [n, n_vocab]
         of_model = scores[role]
-        of_model.log_probs += log_probs_of(logits, x[-n:])
-        of_model.likeliest += np.argmax(logits, axis=-1).tolist()
-        of_model.margins += margins_of(logits)
         if role != "target":
+            p = model(before, n)  # [n, n_vocab]
             of_model.chances += chances_of(rule, p, q)
+        logits = model.last_logits  # [n, n_vocab]
+        likeliest = np.argmax(logits, axis=-1)  # [n]
+        of_model.likeliest += likeliest.tolist()
+        of_model.log_probs += log_probs_of(logits, x[-n:])
+        of_model.margins += margins_of(logits)
 
 
 def log_probs_of(logits: np.ndarray, tokens: np.ndarray) -> list[float]:  # [n, n_vocab], [n] -> [n]
     """Return the logarithm of each token's probability, softmax(logits), summed in float64."""
-    logits = logits.astype(np.float64)  # [n, n_vocab]
-    logits -= np.max(logits, axis=-1, keepdims=True)  # [n, n_vocab]
-    own = logits[np.arange(len(tokens)), tokens]  # [n]
-    log_sums = np.log(np.sum(np.exp(logits), axis=-1))  # [n]
-    return (own - log_sums).tolist()
+    largest = np.max(logits, axis=-1, keepdims=True)  # [n, 1]
+    shifted = logits.astype(np.float64) - largest  # [n, n_vocab]
+    own = shifted[np.arange(len(tokens)), tokens]  # [n]
+    sums = np.sum(np.exp(shifted), axis=-1)  # [n]
+    log_probs = own - np.log(sums)  # [n]
+    return log_probs.tolist()
 
 
 def chances_of(rule: Rule, p: np.ndarray, q: np.ndarray) -> list[float]:  # [n, n_vocab] twice -> [n]
