@@ -811,6 +811,7 @@ def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkey
 def test_a_case_of_too_many_paths_is_left_out_also_if_it_is_the_first(monkeypatch):
     cases = [next(case for case in CASES if case.K == K) for K in (2, 1)]
     monkeypatch.setattr(following, "CASES", cases)
+    monkeypatch.setattr(following, "MOST_PATHS", 500)
     coarsely = in_the_blogs_form(f"u = {U}", "u = np.random.permutation(4)[0] / 4")
     verdict = speculative.law(coarsely)
     assert verdict.case == cases[1]
