@@ -115,7 +115,7 @@ def test_k_that_chooses_itself_takes_several_values(world):
     seen = set()
 
     def decode(rng):
-        for step in made.steps(4, rng):
+        for step in made.steps(3, rng):
             seen.add(step.n_drafted)
             yield step
 
