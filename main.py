@@ -28,7 +28,7 @@ def main(**flags) -> None:
     """The blog's run, with the blog's parameters and defaults: see --help."""
     o = read_options(flags)
     direct_output(o)
-    if mode := other_mode(o):  # --pack, --verify, --interactive or --serve
+    if mode := other_mode(o):  # --pack, --text, --verify, --score, --interactive or --serve
         return mode(o, decode_with_both)
 
     # load both models

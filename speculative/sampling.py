@@ -71,6 +71,7 @@ def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
     if p[argmax] == 1:  # one-hot, as at temperature 0: to add up 50,257 zeros would take long
         return argmax
     cumulative = np.cumsum(p, dtype=np.float64)  # [n_vocab]
+    # "right" steps over ids of probability 0, whose cumulative sum is that of the id before.
     return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
 
 
@@ -84,8 +85,70 @@ def ratio(q: np.ndarray, p: np.ndarray, j: int) -> float:  # [n_vocab] twice, id
     return float(q[j]) / float(p[j])
 
 
-def with_two_parameters(draft: Callable) -> Callable:
-    """Return draft itself, or draft(x, k, None) as a function of x and k if it needs a third parameter, go_on."""
+def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:
+    """Algorithm 1, auto-regressive sampling: one call of the model gives one token, N times."""
+    x = list(x)  # [n]
+    for _ in range(N):
+        q = as_distributions(model(x), 1)  # [1, n_vocab]
+        token = sample(q[-1], rng)
+        x = [*x, token]  # [n + 1]
+        yield Step([token], NOTHING, q)
+
+
+def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
+    """Steps 3 and 4 of the blog's loop. The tokens are distributed as the target's own (the paper's Theorem 1)."""
+    p = proposal.p  # [m, n_vocab]
+    tokens = []
+
+    # Step 3: accept each draft with probability min(1, q / p). At the first rejection, resample from max(0, q - p).
+    for i, j in enumerate(proposal.tokens):
+        if rng.random() < ratio(q[i], p[i], j):
+            tokens.append(int(j))
+        else:
+            return [*tokens, sample(residual(q[i], p[i]), rng)]
+
+    # Step 4: if all drafts were accepted, the target's last distribution gives a bonus token.
+    return [*tokens, sample(q[-1], rng)]
+
+
+def speculative_sampling(x, draft, target_model, N, K, rng, accept=token_by_token) -> Iterator[Step]:
+    """Algorithm 2, speculative sampling: one call of the target gives up to K + 1 tokens, N tokens in all.
+
+    draft(x, k) -> Proposal of at most k tokens, or (tokens, p). accept(proposal, q, rng) -> the tokens to add:
+    token_by_token, or a rule of rules.py. (In the blog p[i] and q[i] belong to position i of a text, here to draft i.)
+    """
+    draft = without_go_on(draft)
+    x = list(x)  # [n]
+    n = len(x)
+    T = n + N
+
+    while n < T:
+        # Step 1: the draft proposes up to K tokens. The target adds one token of its own, so leave room for it.
+        k = min(K, T - n - 1)
+        proposal = as_proposal(draft(x, k), k)  # tokens [m], p [m, n_vocab]
+        m = len(proposal.tokens)
+
+        # Step 2: the target scores all drafts in one call; q[i] is its distribution in the place of tokens[i].
+        x_draft = [*x, *proposal.tokens]  # [n + m]
+        q = as_distributions(target_model(x_draft, n_last=m + 1), m + 1)  # [m + 1, n_vocab]
+
+        # Steps 3 and 4: accept drafts from left to right, and add one token of the target.
+        tokens = accept(proposal, q, rng)
+        x = [*x, *tokens]  # [n + len(tokens)]
+        n = len(x)
+        yield Step(tokens, proposal, q)
+
+
+# ---- What a user's functions are called with, and return -------------------------------------------------------------
+# --------------------------------------------------------------
+
+
+NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
+
+
+def without_go_on(draft: Callable) -> Callable:
+    """Return the drafter as draft(x, k). One that needs go_on, by which --K auto ends a proposal early, is given
+    None."""
     parameters = inspect.signature(draft).parameters
     needs_go_on = "go_on" in parameters and parameters["go_on"].default is inspect.Parameter.empty
     return (lambda x, k: draft(x, k, None)) if needs_go_on else draft
@@ -128,9 +191,6 @@ def as_proposal(given: Any, k: int, name: str = "the drafter") -> Any:
     return given._replace(tokens=read_only(tokens), p=read_only(p))
 
 
-NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers
-
-
 def whole_numbers(given: Iterable) -> list[int]:
     """Return token ids as whole numbers. Raises one of NOT_IDS."""
     given = list(given)
@@ -168,57 +228,3 @@ def read_only(array: np.ndarray) -> np.ndarray:
         array = array.view()
         array.setflags(write=False)
     return array
-
-
-def autoregressive_sampling(x, model: Callable, N: int, rng: np.random.Generator) -> Iterator[Step]:
-    """Algorithm 1, auto-regressive sampling: one call of the model gives one token, N times."""
-    x = list(x)  # [n]
-    for _ in range(N):
-        q = as_distributions(model(x), 1)  # [1, n_vocab]
-        token = sample(q[-1], rng)
-        x = [*x, token]  # [n + 1]
-        yield Step([token], NOTHING, q)
-
-
-def token_by_token(proposal: Proposal, q, rng: np.random.Generator) -> list[int]:  # q [m + 1, n_vocab]
-    """Steps 3 and 4 of the blog's loop. The tokens are distributed as the target's own (the paper's Theorem 1)."""
-    p = proposal.p  # [m, n_vocab]
-    tokens = []
-
-    # Step 3: accept each draft with probability min(1, q / p). At the first rejection, resample from max(0, q - p).
-    for i, j in enumerate(proposal.tokens):
-        if rng.random() < ratio(q[i], p[i], j):
-            tokens.append(int(j))
-        else:
-            return [*tokens, sample(residual(q[i], p[i]), rng)]
-
-    # Step 4: if all drafts were accepted, the target's last distribution gives a bonus token.
-    return [*tokens, sample(q[-1], rng)]
-
-
-def speculative_sampling(x, draft, target_model, N, K, rng, accept=token_by_token) -> Iterator[Step]:
-    """Algorithm 2, speculative sampling: one call of the target gives up to K + 1 tokens, N tokens in all.
-
-    draft(x, k) -> Proposal of at most k tokens, or (tokens, p). accept(proposal, q, rng) -> the tokens to add:
-    token_by_token, or a rule of rules.py. (In the blog p[i] and q[i] belong to position i of a text, here to draft i.)
-    """
-    draft = with_two_parameters(draft)
-    x = list(x)  # [n]
-    n = len(x)
-    T = n + N
-
-    while n < T:
-        # Step 1: the draft proposes up to K tokens. The target adds one token of its own, so leave room for it.
-        k = min(K, T - n - 1)
-        proposal = as_proposal(draft(x, k), k)  # tokens [m], p [m, n_vocab]
-        m = len(proposal.tokens)
-
-        # Step 2: the target scores all drafts in one call; q[i] is its distribution in the place of tokens[i].
-        x_draft = [*x, *proposal.tokens]  # [n + m]
-        q = as_distributions(target_model(x_draft, n_last=m + 1), m + 1)  # [m + 1, n_vocab]
-
-        # Steps 3 and 4: accept drafts from left to right, and add one token of the target.
-        tokens = accept(proposal, q, rng)
-        x = [*x, *tokens]  # [n + len(tokens)]
-        n = len(x)
-        yield Step(tokens, proposal, q)

@@ -27,7 +27,7 @@ OTHER_FILES = {
 
 
 class FileState(NamedTuple):
-    """Return the facts of a file that change when another one takes its place, or when its content changes."""
+    """The facts of a file that change when another one takes its place, or when its content changes."""
 
     n_bytes: int
     modified: int  # nanoseconds

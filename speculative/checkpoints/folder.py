@@ -45,7 +45,7 @@ from speculative.checkpoints.official import (
 from speculative.checkpoints.padded import Padding
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.checkpoints.weights import PaddedWeights, StoredWeights, Weights, read_all
-from speculative.support.errors import MODELS, UserError, meant
+from speculative.support.errors import OTHER_NAMES_OF_MODELS, UserError, meant
 
 
 @dataclass
@@ -285,6 +285,6 @@ def unknown_model(name: str, models_dir: str) -> str:
     """Return the names that could have been meant: the official sizes, and the folders of models_dir."""
     folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
     there = f"; {models_dir} has {shorten(', '.join(folders), 200)}" if folders else ""
-    other = meant(name, [*MODEL_SIZES, *folders], MODELS)
+    other = meant(name, [*MODEL_SIZES, *folders], OTHER_NAMES_OF_MODELS)
     hint = f"; did you mean {other}?" if other else ""
     return f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}{there}{hint}"

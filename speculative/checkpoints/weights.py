@@ -120,7 +120,7 @@ class StoredWeights:
         array = array_of(self.index[name], name, self.is_checked).reshape(self.shapes[name])
         return self.change(name, array) if self.change else array
 
-    def forget(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Give back the memory of a tensor that was converted."""
         forget_pages(self.index[name])
 
@@ -146,9 +146,9 @@ class PaddedWeights:
     def array(self, name: str) -> np.ndarray:  # -> float32 [*shapes[name]]
         return self.padding.pad(name, self.small.array(name) if name in self.small.shapes else None)
 
-    def forget(self, name: str) -> None:
+    def release(self, name: str) -> None:
         if name in self.small.shapes:
-            self.small.forget(name)
+            self.small.release(name)
 
     def finish(self) -> None:
         self.small.finish()
@@ -168,7 +168,7 @@ def read_all(weights: Weights, convert: Callable[[str, np.ndarray], Any] | None 
         array = weights.array(name)
         value = convert(name, array) if convert else array
         if value is not array:
-            weights.forget(name)
+            weights.release(name)
         return value
 
     values = by_threads(read, weights.shapes)

@@ -44,13 +44,13 @@ def read_options(given: Mapping[str, object]) -> Options:
     also for files that cannot be written."""
     o = make_options(Options, dict(given))
     if given.get("seed") == "random":
-        if process(o.engine)[1] > 1:
+        if process(o.engine).n_processes > 1:
             raise UserError("--seed random would be another number in each process: give all of them the same number")
         print(f"drawn: --seed {o.seed}, with which the run can be repeated", file=sys.stderr)
     for library, extra in EXTRAS.items():  # an extra is named as the option that needs it
         if getattr(o, extra, None) not in (None, False) and not find_spec(library):
             raise UserError(f"--{extra} needs more libraries: {install(extra)}")  # before any work begins
-    if process(o.engine)[0] > 0:
+    if process(o.engine).number > 0:
         return replace(o, json=None, html=None)  # the first process writes
     if o.only == "autoregressive" and (o.html or o.verbose):
         raise UserError(
@@ -66,7 +66,7 @@ def read_options(given: Mapping[str, object]) -> Options:
 def direct_output(o: Options) -> None:
     """Let the rest of this process print nothing if it is not the first, and to standard error if standard output is
     for --json or --html."""
-    if process()[0] > 0:
+    if process().number > 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     elif STANDARD_OUTPUT & {o.json, o.html}:
         sys.stdout = sys.stderr

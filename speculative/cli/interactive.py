@@ -41,7 +41,8 @@ SLASH_WORDS += [name for name in SESSION_COMMANDS if len(name) > 1 and name.star
 
 @contextlib.contextmanager
 def editing() -> Iterator:
-    """Read lines with Tab and a history while the body of the `with` runs. Without readline, as on Windows, without."""
+    """Read lines with Tab and a history while the body of the `with` runs. Where readline is
+    missing, as on Windows, lines are read without these."""
     try:
         import readline
     except ImportError:

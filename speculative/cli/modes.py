@@ -106,7 +106,7 @@ def replay(words: Sequence[str]) -> None:
             raise UserError(f"page has no option {word:.80}: {USAGE}")
     path = words[0]
     beside = "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
-    output = [*words, beside][1]
+    output = words[1] if len(words) == 2 else beside
     check_outputs([output], [path])
     record = read_run(path)
     with naming_run(path):

@@ -44,7 +44,8 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Dec
 
 
 def show_score(score: Score) -> None:
-    """Print a score, with --verbose its tokens and the predictions of all drafters, and write its JSON file."""
+    """Print a score, with --verbose its tokens and the predictions of all drafters, and write its JSON file and its
+    page."""
     o = score.record.options
     print("\nScore\n-----")
     for line in score_words.summary(score.record):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from speculative.run.options import FIELDS, SHORT
 from speculative.run.values import SWITCH, as_switch, without_escapes
-from speculative.support.errors import OPTIONS, Option, UserError, did_you_mean, unknown_option
+from speculative.support.errors import OTHER_NAMES_OF_OPTIONS, Option, UserError, did_you_mean, unknown_option
 
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is as_switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
@@ -17,7 +17,7 @@ DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"  # an editor puts them in 
 COMMANDS = ("law", "page")  # the commands of python -m speculative
 QUESTIONS = ("help", "version")  # flags that are not options of a run
 TEXTS = {"prompt": "prompt", "stop": "stop text"}  # options whose value is a text -> its name
-LONG = {*FIELDS, *" ".join(OPTIONS.values()).split()} - {*SHORT}  # names of an option, not of its letter
+LONG = {*FIELDS, *" ".join(OTHER_NAMES_OF_OPTIONS.values()).split()} - {*SHORT}  # names of an option, not of its letter
 
 
 class Given(dict[str, "str | list[str] | None"]):

@@ -49,7 +49,7 @@ def prompt_lookup(n_vocab: int) -> Draft:
         if not matches:
             return NOTHING
         n_more = len(matches) - 1  # tokens that match beside the first
-        margins = [float(n_more + i) for i in range(k)]
+        margins = [float(n_more + i) for i in range(k)]  # each draft that is accepted makes the match a token longer
         m = until_unsure(margins, go_on)
         end = matches[-1][-1]
         tokens = np.resize(x[end + 1 :], m).tolist()  # [m], cut or repeated

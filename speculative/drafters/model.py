@@ -25,7 +25,7 @@ def model_drafter(model: Callable, rng: np.random.Generator, name: str = "model"
             [p_i] = model([*x, *tokens])  # [n_vocab]
             p.append(p_i)
             tokens.append(sample(p_i, rng))
-            if go_on:  # asked after the draw, but by p: the token stays
+            if go_on:  # go_on knows p alone, so a token that was drawn stays
                 logits = getattr(model, "last_logits", p_i[None])  # [1, n_vocab]; of a function without logits, p
                 margins += margins_of(logits)
                 if not go_on(margins[-1]):

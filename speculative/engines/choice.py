@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import NamedTuple
 
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import compiles
@@ -38,13 +39,20 @@ def make_engine(
     return CEngine(threads) if chosen == "c" else NumpyEngine()
 
 
-def process(name: str = "") -> tuple[int, int]:
+class Process(NamedTuple):
+    """One of the processes that compute the same."""
+
+    number: int
+    n_processes: int
+
+
+def process(name: str = "") -> Process:
     """Return this process's number, and how many processes compute the same. Only the first, 0, prints and writes
     files, and several must not decide anything by measured times. name: of the engine that is asked for, if none was
     made yet: JAX then joins the others. Raises UserError."""
     if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        return 0, 1
+        return Process(0, 1)
     if name in ("jax", "auto"):
         choose(name)
     jax = sys.modules.get("jax")
-    return (jax.process_index(), jax.process_count()) if jax else (0, 1)
+    return Process(jax.process_index(), jax.process_count()) if jax else Process(0, 1)

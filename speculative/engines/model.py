@@ -72,7 +72,7 @@ class Model:
         x = np.array(x)  # a copy: the caller may change x
         began = time.perf_counter()
         rows = self.network.rows(x, n_last)
-        return self.end(began, LastCall(x, rows))
+        return self.distributions(began, LastCall(x, rows))
 
     def score_tree(self, x, tree: Tree, nodes=None) -> np.ndarray:  # [n], [m] -> [m, n_vocab]
         """The distributions after these nodes (default: all) of a tree of drafts, whose root is the last token of x."""
@@ -81,10 +81,10 @@ class Model:
             nodes = range(1 + len(tree.tokens))
         began = time.perf_counter()
         rows = self.network.tree_rows(x, tree, nodes)
-        return self.end(began, LastCall(x, rows, tree, nodes))
+        return self.distributions(began, LastCall(x, rows, tree, nodes))
 
-    def end(self, began: float, last: LastCall) -> np.ndarray:  # -> [m, n_vocab]
-        """End a call with an entry in the log."""
+    def distributions(self, began: float, last: LastCall) -> np.ndarray:  # -> [m, n_vocab]
+        """Apply the temperature and the filters to the logits of a call, and log the call."""
         rows = last.rows
         self.last = last
         probs = self.to_probs(rows.logits)  # [m, n_vocab]

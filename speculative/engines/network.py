@@ -118,6 +118,7 @@ class CachedNetwork(Network):
         x = np.array(x)  # [n], a copy: the caller may change x
         check_length(len(x), n_last, self.n_ctx)
         with self.lock:
+            # The last n_last tokens are fed again, also if the cache holds them: their rows are asked for.
             n = min(common_prefix(self.contents.tokens, x), len(x) - n_last)
             self.forget()  # so that an interrupted pass leaves an empty cache and not a wrong one
             rows = self.feed(x, n, n_last)

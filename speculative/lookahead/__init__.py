@@ -1,1 +1,1 @@
-"""K that chooses itself: auto.py decides, learned.py remembers, and it and costs.py estimate."""
+"""K that chooses itself: auto.py decides, learned.py remembers and estimates the chances, costs.py the seconds."""

@@ -19,6 +19,12 @@ WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a de
 N_SHORT = 3  # beside other texts only the first N_SHORT of WINDOW_ROWS are timed: longer windows cost too much there
 N_DRAFTS_TIMED = 5  # times that a draft token is timed before a decode: the first two take much longer than the others
 
+# Of the chances of acceptance: see Acceptance.
+DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20 count
+SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the s that is expected
+SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares], the values of g
+PRIOR_DRAFTS = 24  # accepted drafts that count before the first one: g is expected to be large
+
 
 def now() -> float:
     return time.perf_counter()
@@ -112,14 +118,18 @@ class Learned:
 # ---- The chance that a draft is accepted, by its margin --------------------------------------------------------------
 
 
-DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20 count
-SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the s that is expected
-SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares], the values of g
-PRIOR_DRAFTS = 24  # accepted drafts that count before the first one: g is expected to be large
-
-
 class Acceptance:
-    """The weights of the grid for one drafter, and the means over them."""
+    """The chance that a draft is accepted, learned from earlier drafts with a similar margin.
+
+    A draft's margin m tells how much the drafter prefers it to its second choice. Assume that the target's own margin
+    is m plus Laplace noise of scale s. Then the target prefers this token too with chance 1 - exp(-m/s)/2. Of the
+    drafts that it prefers, it accepts a share g:
+
+        chance(m) = g (1 - exp(-m/s)/2)
+
+    s and g are unknown. Each pair of them on a grid has a weight, its likelihood for the drafts so far, of which older
+    ones count less.
+    """
 
     def __init__(self, scale: float):
         """scale: the s that is expected, within a factor of 8."""

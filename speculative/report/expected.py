@@ -1,7 +1,7 @@
 """The speedup to expect on a text that was scored: from each model that drafts, for each K, on this machine.
 
-A few tokens are decoded for the times of calls, as after a run windows of other sizes are timed (measuring.py), and the
-text is decoded once more with each setting on a clock of these times (simulate.py).
+A few tokens are decoded for the times of calls, as after a run windows of other sizes are timed (measuring.py), and
+the text is decoded once more with each setting on a clock of these times (simulate.py).
 """
 
 import time
@@ -144,7 +144,7 @@ def quiet_steps(session: Session, name: str, prompt: np.ndarray) -> list[TextSte
     """Decode a few tokens -> the steps in which the threads waited little."""
     steps = []
     waited = seconds_waited()
-    for step in session.decoded(name, [prompt], min(N_DECODED, session.n_ctx - len(prompt))):
+    for step in session.decode_ids(name, [prompt], min(N_DECODED, session.n_ctx - len(prompt))):
         waited_before, waited = waited, seconds_waited()
         if step.tokens and not step.prefill and is_quiet(waited - waited_before, step.seconds):
             steps.append(step)

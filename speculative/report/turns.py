@@ -41,7 +41,7 @@ def timed_turns(
         session.forget()  # so that all decodes begin alike
         record = DecoderRecord(name)
         waited = seconds_waited()
-        for step in session.decoded(name, inputs, N, observer=observer):
+        for step in session.decode_ids(name, inputs, N, observer=observer):
             record.add(step)
             if not runs[name]:
                 watch(name, step)
@@ -54,7 +54,8 @@ def timed_turns(
 
 
 def whose_turn(runs: Mapping[str, Sequence[DecoderRecord]], repeats: int | None) -> Iterator[str]:
-    """Yield the decoder that runs next, until all have run often enough. runs: of each so far."""
+    """Yield the decoder that runs next, until all have run often enough. runs: of each so far; the caller adds a
+    decoder's record to them before it asks for the next."""
     yield from runs
     while are_repeated(runs, repeats) and not is_enough([*runs.values()], repeats):
         yield from runs
@@ -64,7 +65,7 @@ def are_repeated(runs: Mapping[str, Sequence[DecoderRecord]], repeats: int | Non
     """Return True if the decoders run in turn: they are asked to, or the first decode was short. Several processes must
     not decide by their clocks."""
     first = next(iter(runs.values()))[0]
-    return bool(repeats) or (first.seconds < SHORT_SECONDS and process()[1] == 1)
+    return bool(repeats) or (first.seconds < SHORT_SECONDS and process().n_processes == 1)
 
 
 def is_enough(runs: Sequence[Sequence[DecoderRecord]], repeats: int | None) -> bool:

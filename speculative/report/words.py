@@ -74,7 +74,7 @@ class RuleWords(NamedTuple):
     """The words of a rule. In braces stand places for numbers: {number} is the one in the rule's name, 0.5 of
     lenient:0.5.
 
-    In `comparison`, which close_up.comparison fills: {u} {p} {q} {w} {h}, the fields of trees.Tested; {product}, which
+    In `comparison`, which close_up.comparison fills: {u} {p} {q} {w} {h}, the fields of rules.Tested; {product}, which
     is number · u · p; {sign}, "<" if the test passed and else "≥"; {more}, " > 0" if it passed.
     """
 

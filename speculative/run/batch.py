@@ -36,13 +36,15 @@ def decode_together(
     """Yield the steps of decode.decode for several texts, as many together as the plan's batch; text_index says whose
     each is. If the engine has loops on a device, these decode."""
     plan = setup.plan
-    n_together = len(inputs) if plan.batch > 1 else 1  # plan.batch of all texts have a seat at a time
+    n_together = len(inputs) if plan.batch > 1 else 1  # a batch gives its seats to all texts in turn
     for first in range(0, len(inputs), n_together):
         group = inputs[first : first + n_together]
-        texts = [Text(setup, first + place, observer) for place in range(len(group))]
-        rngs = [text.watched(plan.rng(first_sample + text.number)) for text in texts]
+        texts = []
+        for number in range(first, first + len(group)):
+            texts.append(Text(setup, number, plan.rng(first_sample + number), observer))
+        rngs = [text.rng for text in texts]
 
-        def is_stopped(place: int, texts: Sequence[Text] = texts) -> bool:
+        def is_stopped(place: int, texts: Sequence[Text] = texts) -> bool:  # bound now: the loop goes on to others
             return texts[place].is_stopped
 
         if setup.device:
@@ -75,7 +77,7 @@ class Request(NamedTuple):
     """A call of a network, for which a text waits."""
 
     network: CachedNetwork  # the session's, whose weights all texts share
-    rows: Any  # the text's rows, as the network's pass takes them
+    feed: Any  # the text's tokens, as the network's pass takes them
     asked: float  # when, by time.perf_counter
 
 
@@ -87,8 +89,8 @@ class PassInTurn:
         self.network = network
 
     def __call__(self, *arguments) -> Outputs:
-        rows = self.network.forward.rows_of(*arguments)
-        return getcurrent().parent.switch(Request(self.network, rows, time.perf_counter()))
+        feed = self.network.forward.rows_of(*arguments)
+        return getcurrent().parent.switch(Request(self.network, feed, time.perf_counter()))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.network.forward, name)
@@ -106,7 +108,7 @@ class Seat:
         self.strand: greenlet | None = None  # in which the text's loop runs
         self.thread = 0  # the thread of the strand
         self.request: Request | None = None  # for which the loop waits
-        self.placed: PlacedStep | None = None  # a step of the loop, which waits to go on
+        self.step: PlacedStep | None = None  # a step of the loop, which waits to go on
 
     @property
     def is_free(self) -> bool:
@@ -131,7 +133,7 @@ class Seat:
         assert self.strand is not None
         if self.thread != get_ident():
             raise UserError("a batch goes on in the thread that began it: begin it again in this one")
-        self.request = self.placed = None
+        self.request = self.step = None
         self.strand.parent = getcurrent()
         copy_context()  # else a thread may have no context yet
         self.strand.gr_context = getcurrent().gr_context  # a user's functions see the caller's, and may change it
@@ -139,13 +141,13 @@ class Seat:
         if isinstance(event, Request):
             self.request = event
         else:
-            self.placed = event  # None if the loop has ended
+            self.step = event  # None if the loop has ended
 
     def close(self) -> None:
         """Let the loop end where it waits. (In another thread, it ends when that of the batch does.)"""
         if self.strand is not None and not self.strand.dead and self.thread == get_ident():
             self.strand.throw(GreenletExit)
-        self.strand = self.request = self.placed = None
+        self.strand = self.request = self.step = None
 
 
 class Batch:
@@ -174,13 +176,13 @@ class Batch:
         waiting = iter(range(len(inputs)))
         try:
             while self.take_seats(waiting, new_steps):
-                placed = [(seat, seat.placed) for seat in self.seats if seat.placed]
-                if not placed:
+                with_steps = [(seat, seat.step) for seat in self.seats if seat.step]
+                if not with_steps:
                     self.call()
                     continue
-                yield [step for _, step in placed]
-                for seat, step in placed:
-                    if is_stopped(step.place):
+                yield [placed for _, placed in with_steps]
+                for seat, placed in with_steps:
+                    if is_stopped(placed.place):
                         seat.close()
                     else:
                         seat.resume()
@@ -202,14 +204,14 @@ class Batch:
         waiting = [(seat, seat.request) for seat in self.seats if seat.request]
         network = max((request.network for _, request in waiting), key=networks.index)
         asking = [(seat, request) for seat, request in waiting if request.network is network]
-        rows = [request.rows for _, request in asking]
+        feeds = [request.feed for _, request in asking]
         began = time.perf_counter()
         with LOCK:
-            results = network.forward.together(rows)
+            results = network.forward.together(feeds)
         seconds = time.perf_counter() - began
         role = [*self.loaded][networks.index(network)]
-        n_read = sum(len(of_text.tokens) for of_text in rows)
-        n_rows = sum(of_text.n_last for of_text in rows)
-        self.logs[role].append(Call(began, seconds, n_read, n_rows, n_texts=len(rows)))
+        n_read = sum(len(of_text.tokens) for of_text in feeds)
+        n_rows = sum(of_text.n_last for of_text in feeds)
+        self.logs[role].append(Call(began, seconds, n_read, n_rows, n_texts=len(feeds)))
         for (seat, request), outputs in zip(asking, results, strict=True):
             seat.resume(outputs._replace(waited=began - request.asked))

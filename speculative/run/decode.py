@@ -3,7 +3,7 @@
 decode        a text: its models, its loop, its steps (of several texts together: batch.py)
 new_models    the loaded networks with temperature and filters
 new_loop      the loop of a decoder, over these models
-drafters_of   the drafters that the loop asks; first_drafter: K auto among them
+drafters_of   the drafters of a level; drafter_of_level makes one of them
 Text          from a Step of the loop to a TextStep
 """
 
@@ -70,9 +70,9 @@ def decode(
     """
     for number, x in enumerate(inputs):
         rng = setup.plan.rng(first_sample + number)
-        text = Text(setup, number, observer)
+        text = Text(setup, number, rng, observer)
         models = new_models(setup, setup.loaded)
-        loop = new_loop(setup, models, name, x, N, text.watched(rng))
+        loop = new_loop(setup, models, name, x, N, text.rng)
         times = Times.of_models(models)
         times.begin()
         for step in loop:
@@ -116,7 +116,7 @@ def new_loop(
         draft_tree = first_of([spec.tree(context) for spec in plan.specs if spec.tree])
         tree = TreeAdapter(draft_tree, target.score_tree, plan.tree)
         return speculative_sampling(x, tree.draft, tree.target_model, N, len(plan.tree), rng, plan.rule.accept_tree)
-    draft = first_drafter(setup, 0, drafters_of(setup, context, 0), target)
+    draft = drafter_of_level(setup, 0, drafters_of(setup, context, 0), target)
     if setup.copies and len(x) >= LONG_PROMPT:
         draft = after_prompt(draft, len(x))
     return speculative_sampling(x, draft, target, N, most_drafts(plan, 0), rng, plan.rule.accept)
@@ -138,13 +138,14 @@ def drafters_of(setup: Setup, context: Context, level: int) -> list[Draft]:
     [spec] = specs
     model = context.models[spec.role]
     inner = drafters_of(setup, context, level + 1)
-    new_inner = partial(first_drafter, setup, level + 1, inner, model)
-    rule = plan.rule if plan.rule.lossless else TOKEN  # its tokens have to follow the p that it gives
+    new_inner = partial(drafter_of_level, setup, level + 1, inner, model)
+    rule = plan.rule if plan.rule.lossless else TOKEN  # the copy's tokens are drawn from the p that it gives
     return [staged(spec.name, model, new_inner, most_drafts(plan, level + 1), context.rng, rule.accept)]
 
 
-def first_drafter(setup: Setup, level: int, drafters: Sequence[Draft], target: Callable) -> Draft:
-    """Return the first of a level's drafters that proposes anything; if K is auto, while it pays. target: the model."""
+def drafter_of_level(setup: Setup, level: int, drafters: Sequence[Draft], target: Callable) -> Draft:
+    """Return one drafter for a level: of its drafters the first that proposes anything, and if K is auto only while
+    that pays. target: the model for which they draft."""
     learned = setup.learned.get(level)
     return AutoDrafter(learned, drafters, target) if learned else first_of(drafters)
 
@@ -167,22 +168,18 @@ def after_prompt(drafter: Draft, n: int) -> Draft:
 class Text:
     """A text that is being decoded."""
 
-    def __init__(self, setup: Setup, number: int, observer: Observer | None):
+    def __init__(self, setup: Setup, number: int, rng: np.random.Generator, observer: Observer | None):
         """number: of the text among all."""
         self.number = number
         self.stream = StreamDecoder(setup.encoder, setup.plan.stop)
         self.observer = observer
+        self.rng = observer.watched(rng) if observer else rng  # records its numbers if an observer explains the tests
         self.outer_levels = [specs[0].name for specs in setup.plan.levels[:-1]]
 
     @property
     def is_stopped(self) -> bool:
         """Whether the text has met its stop text."""
         return self.stream.stopped
-
-    def watched(self, rng: np.random.Generator) -> np.random.Generator:
-        """Return the generator, which records its numbers if an observer explains the tests by them."""
-        self.rng = self.observer.watched(rng) if self.observer else rng
-        return self.rng
 
     def add(self, step: Step, chances: Sequence[float] | None = None) -> TextStep:
         """Push a step's tokens to the text, up to the one that completes the stop text -> the step with its text.

@@ -1,7 +1,7 @@
 """Loading, from top to bottom: from options to models that can decode.
 
-    load      the engine; the checkpoints, each opened once; the plan, with every refusal; prompts and sizes against
-              the context and the memory; then the weights, and the parts that drafters load
+    load      the plan, with every refusal; the checkpoints, each opened once; prompts and sizes against the context
+              and the memory; then the weights, and the parts that drafters load
     Models    the models of a session by role, which keep the loaded ones for the next session
     fast      the options that --fast stands for, which the small files decide
 
@@ -89,22 +89,27 @@ def load(
 ) -> LoadedRun[AnyOptions]:
     """Load the models that these options need, if they are not loaded yet. models: from new_models_of, or those of
     another session. functions: of the user. prompts: all that will be decoded, if they are known. Raises UserError."""
+    # the plan, with every refusal
     o = spelled_out(replace(o, engine=models.engine.name), models)
     plan = make_plan(o, models.engine, functions)
     for drafter in plan.specs:
         if drafter.needs_weights and not models.spec("target").files:
             needs = "needs the target's weights, and a function has none: try prompt_lookup"
             raise UserError(Option("drafter"), f" {drafter.name} {needs}")
+    # the checkpoints, each opened once
     models.announce(plan.network_roles)
     smallest = min(map(models.spec, plan.network_roles), key=lambda spec: spec.n_ctx)
     whose = "" if smallest.role == "target" else str(smallest)
+    # prompts and sizes against the context and the memory
     reader = PromptReader(plan, models.spec("target").encoder, smallest.n_ctx, whose)
     fitting = reader.keep_those_that_fit(prompts, o.n_tokens_to_generate)
     n_longest = max(map(len, reader.known.values()), default=1)  # tokens of a prompt
     n_tokens = n_longest + o.n_tokens_to_generate
     n_texts = o.batch // o.data_parallel  # on a device
     models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)
-    new = models.load(plan, in_place=bool(fitting) and not packing_pays(o, n_tokens))
+    # the weights, and the parts that drafters load
+    is_short = bool(fitting) and not packing_pays(o, n_tokens)  # if no prompts are known, many tokens may come
+    new = models.load(plan, in_place=is_short)
     models.engine.prepare(plan, new, n_longest)
     return LoadedRun(o, plan, models, reader, fitting)
 
@@ -189,7 +194,8 @@ class Models:
 
     def check(self, roles: Sequence[str], n_cached: int | None = None) -> None:
         """Raise UserError if the networks of these roles do not fit into the memory, before they are downloaded and
-        read. n_cached: the tokens of all prompts, if several are decoded together."""
+        read. n_cached: the tokens for which caches are kept, of all texts that are decoded together; None for one text,
+        which has a whole context."""
         sizes = []
         for spec in self.new_specs(roles):
             dtype = self.engine.held_dtype(spec.dtype)
@@ -249,15 +255,15 @@ class Models:
         n_bytes = 4 * parameter_count(hparams)
         with working(f"loading {specs[0].size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
 
-            def read(name: str) -> None:
+            def pack_tensor(name: str) -> None:
                 array = weights.array(name)
                 for maker, tensors in zip(makers, packed, strict=True):
                     tensors[name] = maker.pack(name, array)
-                if not any(tensors[name] is array for tensors in packed):
-                    weights.forget(name)
+                if not any(tensors[name] is array for tensors in packed):  # no network keeps the array itself
+                    weights.release(name)
                 bar.update(array.nbytes)
 
-            by_threads(read, weights.shapes)
+            by_threads(pack_tensor, weights.shapes)
             weights.finish()
         if self.engine.packs:
             self.unpacked += [spec for spec in specs if not (in_place and spec.dtype == "float32")]

@@ -132,7 +132,7 @@ def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIO
 
 
 def one_K_a_level(o: ModelOptions, n_levels: int) -> list[int | str]:
-    """For each level of the drafter its K. A level without a K of its own has that of the level around it."""
+    """Return the K of each level of the drafter. A level without a K of its own has that of the level around it."""
     Ks = list(o.K) if isinstance(o.K, tuple) else [o.K]
     if len(Ks) > n_levels:
         raise UserError(

@@ -19,8 +19,8 @@ from speculative.run.decode import (
     Ids,
     Setup,
     decode,
+    drafter_of_level,
     drafters_of,
-    first_drafter,
     new_context,
     new_loop,
     new_models,
@@ -135,9 +135,9 @@ class Session(Generic[AnyOptions]):
             self.check_batch(setup, inputs, N)
         if name == "speculative":  # the other decoder has no K, for which calls are timed first
             self.ready(inputs, N, setup)
-        return self.decoded(name, inputs, N, sample, Observer(setup.plan.rule), setup)
+        return self.decode_ids(name, inputs, N, sample, Observer(setup.plan.rule), setup)
 
-    def decoded(
+    def decode_ids(
         self,
         name: str,
         inputs: Sequence[Ids],
@@ -146,7 +146,7 @@ class Session(Generic[AnyOptions]):
         observer: Observer | None = None,
         setup: Setup | None = None,
     ) -> Iterator[TextStep]:
-        """Return the steps of decode.decode for prompts that are token ids, which fit into the context."""
+        """Return the steps of decode.decode for prompts that are token ids already, which fit into the context."""
         setup = setup or self.setup
         if setup.device or setup.plan.batch > 1:
             return decode_together(setup, name, inputs, N, first_sample, observer)
@@ -190,7 +190,8 @@ class Session(Generic[AnyOptions]):
         if setup.learned:
             CostTimer(setup, self.engine, self.n_ctx).time_levels(x)
 
-    # ---- Their parts -------------------------------------------------------------------------------------------------
+    # ---- The parts of a decode ---------------------------------------------------------------------------------------
+    # -------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
         """Return the model of a role with its filters: model(x, n_last) -> distributions."""
@@ -205,7 +206,7 @@ class Session(Generic[AnyOptions]):
         if target is not None:
             models["target"] = target  # the caller's own: heads read its last hidden row
         drafters = drafters_of(self.setup, new_context(self.setup, models, rng), 0)
-        drafter = first_drafter(self.setup, 0, drafters, models["target"])
+        drafter = drafter_of_level(self.setup, 0, drafters, models["target"])
         if not self.setup.learned:
             return drafter
 

@@ -145,8 +145,10 @@ def guarded(interrupted: str = "interrupted") -> Iterator[None]:
 
 # ---- Names that other programs and papers have for our options and models --------------------------------------------
 
+# Each is answered with "did you mean", and never taken silently.
 
-OPTIONS = {  # an option -> its names elsewhere
+
+OTHER_NAMES_OF_OPTIONS = {  # an option -> its names elsewhere
     "K": "lookahead gamma num_draft_tokens num_speculative_tokens num_assistant_tokens draft_max spec_draft_n_max "
     "draft_length draft_len",
     "n_tokens_to_generate": "max_tokens max_new_tokens num_tokens n_tokens tokens length max_length n_predict n",
@@ -163,7 +165,7 @@ OPTIONS = {  # an option -> its names elsewhere
     "html": "page",
     "score": "perplexity ppl logprobs echo",
 }
-MODELS = {  # an official size -> its names elsewhere
+OTHER_NAMES_OF_MODELS = {  # an official size -> its names elsewhere
     "124M": "117M small gpt2-small",
     "355M": "345M medium",
     "774M": "762M large",
@@ -183,7 +185,7 @@ def unknown_option(typed: str, names: Collection[str]) -> UserError:
     """Return the error of an option that is none of the names. typed: with its dashes, if it has any."""
     typed = type(typed)(typed[:80])  # an Option stays one
     name = typed.lstrip("-").replace("-", "_")
-    ours = meant(name, names, OPTIONS)
+    ours = meant(name, names, OTHER_NAMES_OF_OPTIONS)
     value = " 0" if name == "greedy" else ""
     hint = ("did you mean ", Option(ours), f"{value}?") if ours else ("see ", Option("help"))
     return UserError("unknown option ", typed, hint=hint)

@@ -83,7 +83,9 @@ def objects_of(text: str) -> list | None:
     """Return the values of a text of JSON: the parts of an array, or its one value. None if it is something else, such
     as an object on each line."""
     whole = parsed(text)
-    return whole if isinstance(whole, list) else [whole] if whole is not None else None
+    if whole is None:
+        return None
+    return whole if isinstance(whole, list) else [whole]
 
 
 def parsed(text: str) -> Any:

@@ -115,7 +115,7 @@ def check_samples(load):
     session = load(temperature=1)
     first, other = (decoded(session.speculative(PROMPT, 20, sample)) for sample in (0, 1))
     assert first != other
-    together = [*session.decoded("speculative", [session.encode(PROMPT)] * 2, 20)]
+    together = [*session.decode_ids("speculative", [session.encode(PROMPT)] * 2, 20)]
     assert decoded(step for step in together if step.text_index == 1) == other
 
 

@@ -101,7 +101,7 @@ def test_a_seed_gives_a_text_and_each_sample_has_random_numbers_of_its_own(pair,
     assert len({*map(tuple, samples)}) == 3
     assert decoded(other.speculative(PROMPT, 20)) != samples[1]  # as it would be with seed + number
     assert decoded(other.autoregressive(PROMPT, 20)) != decoded(warm.autoregressive(PROMPT, 20, sample=1))
-    together = [*warm.decoded("speculative", [warm.encode(PROMPT)] * 3, 20)]
+    together = [*warm.decode_ids("speculative", [warm.encode(PROMPT)] * 3, 20)]
     assert [decoded(step for step in together if step.text_index == number) for number in range(3)] == samples
 
 
