@@ -1,6 +1,8 @@
 """The law of programs that draw with PyTorch. The tests skip without it; requirements-law.txt has it."""
 
+import pkgutil
 import random  # noqa: F401, for the expressions
+import re
 import sys
 from types import SimpleNamespace
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from followed import planted
 from readme_words import fences
+from tiny import ROOT
 
 import speculative
 from speculative.law.forks import NotFollowed
@@ -17,6 +20,7 @@ from speculative.law.samplers.cases import CASES
 from speculative.law.samplers.guard import stand_ins_in
 
 torch = pytest.importorskip("torch")
+codes = pytest.importorskip("speculative.law.pytorch.codes")
 distributions = pytest.importorskip("torch.distributions")
 
 LOOP = """
@@ -328,3 +332,18 @@ def test_everything_is_given_back():
     assert "item" not in vars(torch.Tensor)
     assert isinstance(torch.rand(1).item(), float)
     np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+# ---- PyTorch's private names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", codes.PRIVATE)
+def test_this_version_of_pytorch_has_its_private_name(name):
+    pkgutil.resolve_name(name)
+
+
+def test_its_private_names_stand_in_one_file():
+    name = re.compile(r"torch[\w.]*\._\w+|\._(schema|overloadname|make_subclass)\b")
+    files = [path for path in (ROOT / "speculative" / "law").rglob("*.py") if path.name != "codes.py"]
+    found = {match[0] for path in files for match in name.finditer(path.read_text(encoding="utf-8"))}
+    assert found == {"torch._dynamo"}  # the name of a module that may have been imported

@@ -8,7 +8,7 @@
 
 Each of PyTorch's operations that meets unknown numbers goes to its kind, a function of operations.py.
 
-PyTorch shows its operations to a TorchDispatchMode while that is active, whoever called them. Its own tags tell most of
+PyTorch shows its operations to a dispatch mode while that is active, whoever called them. Its own tags tell most of
 the kinds:
 
     draw                      what draws (nondeterministic_seeded): the numbers are unknown ones
@@ -29,9 +29,18 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 
-from speculative.law.pytorch.codes import coded_numbers, codes_of, may_be_unknown, objects_of, write
+from speculative.law.pytorch.codes import (
+    DispatchMode,
+    coded_numbers,
+    codes_of,
+    current_mode,
+    may_be_unknown,
+    objects_of,
+    overload_of,
+    without_modes,
+    write,
+)
 from speculative.law.pytorch.operations import (
     ATEN,
     Call,
@@ -68,7 +77,7 @@ def kind_of(operation) -> Callable:
     name = name_of(operation)
     if torch.Tag.nondeterministic_seeded in operation.tags:
         return draw
-    if operation is ATEN.view.dtype or "reduce" in operation._overloadname:  # the bits of another type, or sums
+    if operation is ATEN.view.dtype or "reduce" in overload_of(operation):  # the bits of another type, or sums
         return refuse
     if name in MOVES.split() or operation.is_view:
         return move
@@ -77,7 +86,7 @@ def kind_of(operation) -> Callable:
     return OTHERS.get(name, refuse)
 
 
-class UnknownMode(TorchDispatchMode):
+class UnknownMode(DispatchMode):
     """Within, each operation goes to its kind. While an operation is here, the mode is off: so what the kinds ask of
     PyTorch is done by PyTorch."""
 
@@ -99,7 +108,7 @@ def tensor_of(given, dtype=None, *_, **__):
     if dtype is None and isinstance(given, np.ndarray):
         dtype = torch.float64
     numbers = np.asarray(given, object)
-    with _disable_current_modes():
+    with without_modes():
         if not any(isinstance(number, UnknownNumber) for number in numbers.flat):
             return torch.tensor(numbers.tolist(), dtype=dtype)
         blank = torch.zeros(numbers.shape, dtype=dtype)
@@ -144,10 +153,10 @@ def exit_of(mode: UnknownMode, name: str) -> Callable:
     method = getattr(torch.Tensor, name)
 
     def leave(tensor, *args, **named):
-        is_ours = _get_current_dispatch_mode() is not mode  # a call of this package's, which wants the NaNs
+        is_ours = current_mode() is not mode  # a call of this package's, which wants the NaNs
         if is_ours or not coded_numbers():
             return method(tensor, *args, **named)
-        with _disable_current_modes():
+        with without_modes():
             if not codes_of(tensor).any():
                 return method(tensor, *args, **named)
             objects = objects_of(tensor)

@@ -3,18 +3,46 @@
 A NaN has room for a code beside "not a number": here the index of the UnknownNumber in a list, from 1. So PyTorch
 itself moves unknown numbers about: an index, a view, a copy, torch.where, or a write into a part of another tensor need
 nothing from us.
+
+PyTorch's private names, which another version may not have, stand here and nowhere else.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils import _python_dispatch
 
 from speculative.law.forks import WALK, NotFollowed
 from speculative.law.unknown import Numbers, UnknownNumber, computed
+
+PRIVATE = (
+    "torch.utils._python_dispatch:TorchDispatchMode",
+    "torch.utils._python_dispatch:_disable_current_modes",
+    "torch.utils._python_dispatch:_get_current_dispatch_mode",
+    "torch:Tensor._make_subclass",
+    "torch:_C._disabled_torch_function_impl",
+    "torch:ops.aten.add.Tensor._schema",
+    "torch:ops.aten.add.Tensor._overloadname",
+)
+DispatchMode: Any = _python_dispatch.TorchDispatchMode
+without_modes = _python_dispatch._disable_current_modes
+current_mode = _python_dispatch._get_current_dispatch_mode
+make_subclass = torch.Tensor._make_subclass
+WITHOUT_FUNCTION: Any = torch._C._disabled_torch_function_impl  # for a class from which PyTorch makes plain tensors
+
+
+def schema_of(operation) -> Any:
+    """The parameters of an operation, with their defaults."""
+    return operation._schema
+
+
+def overload_of(operation) -> str:
+    """The name of one of an operation's overloads, such as "Tensor" of add.Tensor."""
+    return operation._overloadname
 
 
 class Nans(NamedTuple):

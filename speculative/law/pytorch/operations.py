@@ -15,7 +15,7 @@ import torch
 
 from speculative.law.forks import NotFollowed
 from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices
-from speculative.law.pytorch.codes import N_VALUES, codes_of, objects_of, write
+from speculative.law.pytorch.codes import N_VALUES, codes_of, objects_of, overload_of, schema_of, write
 from speculative.law.races import largest_first
 from speculative.law.unknown import UnknownNumber, computed
 
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
     def given(self) -> dict[str, Any]:
         """The parameters by name, with their defaults."""
-        defaults = {argument.name: argument.default_value for argument in self.operation._schema.arguments}
+        defaults = {argument.name: argument.default_value for argument in schema_of(self.operation).arguments}
         return defaults | dict(zip(defaults, self.args, strict=False)) | self.kwargs
 
 
@@ -186,7 +186,7 @@ def out_of_place(operation):
     """The operation that returns what this one may write into its first tensor or into `out`: of add_.Tensor and of
     add.out it is add.Tensor."""
     packet = getattr(ATEN, name_of(operation), operation)
-    overload = operation._overloadname.removesuffix("_out")
+    overload = overload_of(operation).removesuffix("_out")
     if overload == "out":
         overload = "Tensor" if "Tensor" in packet.overloads() else "default"
     return getattr(packet, overload, operation)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from speculative.law.pytorch.codes import WITHOUT_FUNCTION, make_subclass
+
 
 class KeyValues(list):
     """A cache of one layer, [(keys, values)], [1, 1, n, 1] each."""
@@ -44,11 +46,11 @@ class Output(torch.Tensor):
     cache: Any
 
     # What is computed from it is an ordinary tensor.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = WITHOUT_FUNCTION
 
     @classmethod
     def of(cls, rows: np.ndarray, returned: np.ndarray, x: torch.Tensor, cache: Any) -> "Output":
-        output = torch.Tensor._make_subclass(cls, torch.from_numpy(returned))
+        output = make_subclass(cls, torch.from_numpy(returned))
         output.rows, output.x, output.cache = rows, x, cache
         return output
 
