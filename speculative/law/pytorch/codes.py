@@ -25,12 +25,14 @@ PRIVATE = (
     "torch.utils._python_dispatch:_get_current_dispatch_mode",
     "torch:Tensor._make_subclass",
     "torch:_C._disabled_torch_function_impl",
+    "torch._ops:OpOverload",
     "torch:ops.aten.add.Tensor._schema",
     "torch:ops.aten.add.Tensor._overloadname",
 )
 DispatchMode: Any = _python_dispatch.TorchDispatchMode
 without_modes = _python_dispatch._disable_current_modes
 current_mode = _python_dispatch._get_current_dispatch_mode
+Operation = torch._ops.OpOverload
 make_subclass = torch.Tensor._make_subclass
 WITHOUT_FUNCTION: Any = torch._C._disabled_torch_function_impl  # for a class from which PyTorch makes plain tensors
 

@@ -15,7 +15,7 @@ import torch
 
 from speculative.law.forks import NotFollowed
 from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices
-from speculative.law.pytorch.codes import N_VALUES, codes_of, objects_of, overload_of, schema_of, write
+from speculative.law.pytorch.codes import N_VALUES, Operation, codes_of, objects_of, overload_of, schema_of, write
 from speculative.law.races import largest_first
 from speculative.law.unknown import UnknownNumber, computed
 
@@ -31,7 +31,7 @@ def name_of(operation) -> str:
 class Call(NamedTuple):
     """A call of an operation."""
 
-    operation: torch._ops.OpOverload
+    operation: Operation
     args: tuple
     kwargs: dict
 
@@ -134,7 +134,7 @@ EQUALITIES = {"eq": np.equal, "ne": np.not_equal}
 class Elementwise(NamedTuple):
     """An operation as a function of the numbers at an index of its tensors, for uniform.Formula."""
 
-    operation: torch._ops.OpOverload
+    operation: Operation
     places: tuple  # of the tensors among the arguments
     args: tuple  # the arguments, None in the place of a tensor
     named: tuple  # of (name, value), the arguments by name
