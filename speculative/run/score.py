@@ -75,16 +75,11 @@ def score_tokens(session: Session, x: Sequence[int], quiet: bool = False) -> dic
 
 
 def new_models(session: Session) -> dict[str, Model]:
-    """Return the models by role, with their temperature and filters. A copy of the target has a cache of its own, so
-    that its scores are those of a model in its format."""
+    """Return the models by role, with their temperature and filters. A copy of the target has a cache of its own here,
+    so that its scores are those of a model in its format."""
     models = {}
     for role in session.plan.filtered_roles:
-        network = session.models[role]
-        if role in session.setup.copies:
-            lock = network.lock
-            network = network.with_own_cache(network.forward)
-            network.lock = lock
-        models[role] = session.setup.new_model(network, session.plan.filters(role), role)
+        models[role] = session.setup.new_model(session.models[role], session.plan.filters(role), role)
     return models
 
 

@@ -9,7 +9,8 @@ from checkpoint_files import MODELS
 
 from gpt2 import gpt2
 from speculative import load_pair
-from speculative.run.score import windows
+from speculative.report.expected import parts_of
+from speculative.run.score import TokenScores, windows
 
 TEXT = "It was upon a bitterly cold night and frosty morning, towards the end of the winter of '97, that I woke."
 LONG = " ".join(TEXT[: 30 + i] for i in range(36))  # longer than the context
@@ -98,6 +99,21 @@ def test_the_speedup_to_expect_is_that_of_the_formula_with_the_costs_of_the_mach
         assert record.beta[K] == pytest.approx(1 + 0.1 * int(K))
         formula = cell.tokens_a_call / (0.1 * int(K) + record.beta[K])
         assert cell.speedup == pytest.approx(formula, rel=0.05)  # windows at the end of a part are cut
+
+
+@pytest.mark.parametrize(("n", "n_parts"), [(2, 1), (500, 3), (1601, 8), (10_000, 8)])
+def test_the_parts_of_a_text_have_their_own_chances(n, n_parts):
+    """Here the chance and the margin of a token are its place, which is its id."""
+    scores = TokenScores(chances=[*range(1, n)], margins=[*range(1, n)])
+    parts = parts_of([*range(n)], scores, n_ctx=64)
+    assert len(parts) == n_parts
+    for part in parts:
+        first = part.chances[0]
+        assert [*part.chances] == [*part.margins] == [*range(first, first + part.N)]
+        assert part.n == min(first, 32)  # tokens before it
+        assert part.tokens == [*range(part.n + part.N)]  # numbered anew
+    assert parts[0].chances[0] == 1
+    assert sum(part.N for part in parts) == min(n - 1, 1600)
 
 
 def mean_tokens(chances, K):
