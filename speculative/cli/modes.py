@@ -9,10 +9,13 @@ from speculative.cli.command import choose_prompts
 from speculative.cli.display import show
 from speculative.cli.interactive import Decode, interact
 from speculative.cli.outcome import show_score
-from speculative.report.document import naming_run, read_run
+from speculative.report.document import naming_run, read_record
 from speculative.report.observe import line_of_session
 from speculative.report.page import page
+from speculative.report.record import RunRecord
 from speculative.report.score import score
+from speculative.report.score_page import score_page
+from speculative.report.score_record import ScoreRecord
 from speculative.run.load import new_models_of, spelled_out
 from speculative.run.options import Options
 from speculative.run.plan import make_plan
@@ -90,7 +93,7 @@ def pack(o: Options, decode: Decode) -> None:
 
 
 USAGE = "python -m speculative page RUN.json [PAGE.html]"
-ABOUT = f"""{USAGE}: the page of a run that --json has written.
+ABOUT = f"""{USAGE}: the page of a run, or of a score, that --json has written.
 
 RUN.json is a file that --json has written; - is standard input or output."""
 
@@ -108,11 +111,21 @@ def replay(words: Sequence[str]) -> None:
     beside = "-" if path == "-" else f"{os.path.splitext(path)[0]}.html"
     output = words[1] if len(words) == 2 else beside
     check_outputs([output], [path])
-    record = read_run(path)
+    record = read_record(path)
+    what = "run"
     with naming_run(path):
-        n_texts = len(record.prompts)
-        if n_texts > 1:
-            raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
-        html = page(record)
+        if isinstance(record, ScoreRecord):
+            what = "score"
+            html = score_page(record)
+        else:
+            html = page_of_run(path, record)
     write_text(output, html)
-    say_written(output, "the run as a page, for any browser")
+    say_written(output, f"the {what} as a page, for any browser")
+
+
+def page_of_run(path: str, record: RunRecord) -> str:
+    """Return the page of the run of this file. Raises UserError if it has several texts."""
+    n_texts = len(record.prompts)
+    if n_texts > 1:
+        raise UserError(f"{path} has {n_texts} texts, and a page shows one: decode one prompt, without --n_samples")
+    return page(record)

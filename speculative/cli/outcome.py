@@ -58,7 +58,7 @@ def show_score(score: Score) -> None:
         say_written(o.json, "the score as JSON")
     if o.html:
         write_text(o.html, score.html())
-        say_written(o.html, "the text and its score as a page, for any browser")
+        say_written(o.html, "the score as a page, for any browser")
 
 
 # ---- The ending ------------------------------------------------------------------------------------------------------

@@ -116,6 +116,14 @@ def lines_of_texts(record: RunRecord) -> Iterator[dict]:
 
 def read_run(path: str) -> RunRecord:
     """Return the run that --json has written to a file. Raises UserError."""
+    record = read_record(path)
+    if isinstance(record, ScoreRecord):
+        raise UserError(f"{path} is the score of a text, and no run: decode with --json")
+    return record
+
+
+def read_record(path: str) -> RunRecord | ScoreRecord:
+    """Return the run, or the score, that --json has written to a file. Raises UserError."""
     if has_json_lines(path):
         raise UserError(f"{path} has texts without their times: decode again with --json FILE.json")
     text = read_text(path, "run")
@@ -125,7 +133,7 @@ def read_run(path: str) -> RunRecord:
         if schema == SCHEMA:
             if document.get("speculative", {}) is None:
                 raise UserError(f"{path} has no speculative decode to show: decode again without --only autoregressive")
-            return from_json(document)
+            return build(ScoreRecord, document) if "expected" in document else from_json(document)
     raise UserError(f"{path} has schema {schema!r:.20}, and this version reads {SCHEMA}: decode again with --json")
 
 

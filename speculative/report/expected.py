@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from speculative.drafters.base import DrafterSpec
+from speculative.engines.formats import FORMATS
 from speculative.engines.system import seconds_waited
 from speculative.lookahead.costs import ByRows, line_through
 from speculative.report.doubt import DISTURBED
@@ -157,14 +158,15 @@ def is_quiet(waited: float, seconds: float) -> bool:
 
 
 def costs_in(timed: Timed, role: str) -> Costs:
-    """Return the costs of a drafter."""
+    """Return the costs of a drafter. A window costs a row at least."""
     speculative = timed.speculative[role]
-    plain = costs_of(record_of(timed.plain))
     in_loop = costs_of(record_of(speculative))
+    t_target = costs_of(record_of(timed.plain)).by_rows[1]
     n_calls = Counter(step.drafted + 1 for step in speculative)
     of_windows = {rows: median(times) for rows, times in timed.windows.items()}
-    by_rows = costs_of_windows(plain.by_rows[1], in_loop.by_rows, n_calls, of_windows)
-    return Costs(by_rows, in_loop.draft or 0.0 if role else 0.0)
+    by_rows = costs_of_windows(t_target, in_loop.by_rows, n_calls, of_windows)
+    draft = in_loop.draft if role else None
+    return Costs({rows: max(t_target, by_rows[rows]) for rows in by_rows}, draft or 0.0)
 
 
 def record_of(steps: list[TextStep]) -> DecoderRecord:
@@ -182,12 +184,13 @@ def Ks_of(session: Session, clock: Clock) -> list[int]:
 
 
 def expected(session: Session, x: Sequence[int], scores: Scores, clock: Clock) -> dict[str, dict[str, Expected]]:
-    """Return {drafter: {K: Expected}} of each model that drafts, of look-ups, and of look-ups in front of a model."""
+    """Return {drafter: {K: Expected}} of each model that drafts, of look-ups, and of look-ups in front of a model, but
+    not of a copy."""
     models = [spec for spec in drafting_models(session) if scores[spec.role].chances]
     drafters: dict[str, list[DrafterSpec]] = {}
     for spec in models:
-        drafters |= candidates([[spec]], has_drafted=True)
-    drafters = drafters or candidates(session.plan.levels, has_drafted=False)
+        drafters |= {spec.name: [spec]} if spec.role in FORMATS else candidates([[spec]], has_drafted=True)
+    drafters |= candidates(session.plan.levels, has_drafted=False)
     result = {}
     for name, specs in drafters.items():
         if clock.costs or specs[0] in models:  # a device has no look-ups

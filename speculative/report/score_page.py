@@ -44,7 +44,7 @@ def page_data(score: ScoreRecord) -> dict:
         "names": {str(token): score.names[token].translate(VISIBLE) for token in {*ids, *likeliest}},
         "layers": [*loss_layers(score, n_shown - 1), *surprise_layers(score, n_shown - 1)],
         "opening": opening(score, n_shown - 1),
-        "columns": ["model", "probability", "nats", "its likeliest token", "α"],
+        "columns": ["model", "chance", "nats", "its likeliest", "α"],
         "scores": [scores_of(model, n_shown - 1) for model in score.models],
         "reasons": words.about(score),
         "charts": [chances_chart(score.draft)] if score.draft and {*score.draft.chances} - {0.0, 1.0} else [],

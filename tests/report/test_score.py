@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_files import MODELS
+from tiny import refusal
 
 from gpt2 import gpt2
 from speculative import load_pair
+from speculative.cli.modes import replay
+from speculative.report.document import read_run
 from speculative.report.expected import parts_of
 from speculative.run.score import TokenScores, windows
 
@@ -208,6 +211,16 @@ def test_files_of_other_systems_have_the_same_score(command, tmp_path, monkeypat
         documents.append(json.loads(Path("score.json").read_text("utf-8")))
     assert [document["tokens"] for document in documents] == 3 * [documents[0]["tokens"]]
     assert documents[0]["pieces"][-1] == "\n"
+
+
+def test_a_page_can_be_made_of_the_file_of_a_score(pair, tmp_path, capsys):
+    score = pair.changed(temperature=1, drafter="int8/ngram").score(TEXT)
+    path = str(tmp_path / "score.json")
+    score.json(path)
+    replay([path])
+    assert Path(path).with_suffix(".html").read_text("utf-8") == score.html()
+    assert "score.html: the score as a page" in capsys.readouterr().out
+    assert "is the score of a text, and no run" in refusal(read_run, path)
 
 
 def test_what_is_written_has_a_number_for_each_token(pair, tmp_path):

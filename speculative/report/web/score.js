@@ -39,6 +39,9 @@ function choose(number) {
   texts[chosen].classList.remove("chosen");
   chosen = Math.min(Math.max(0, number), texts.length - 1);
   texts[chosen].classList.add("chosen");
+  const box = byId("text");
+  const place = texts[chosen].offsetTop - box.scrollTop; // in the box, which scrolls
+  if (place < 0 || place > box.clientHeight - 30) box.scrollTop += place - box.clientHeight / 2;
   byId("previous").disabled = chosen === 0;
   byId("next").disabled = chosen === texts.length - 1;
   const before = data.tokens.slice(Math.max(0, chosen - 12), chosen).join("");
