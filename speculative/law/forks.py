@@ -143,6 +143,7 @@ class Number:
 # whether it is the same path still (samplers/guard.py), and what belongs to the path alone.
 
 
+NO_PROGRESS = "no progress"
 MOST_IN_PATH = 2_000  # nodes: random numbers and calls of models
 
 
@@ -180,7 +181,9 @@ class Walk:
         """Note a node. Raises UserError."""
         self.n_nodes += 1
         if self.n_nodes - self.n_nodes_before > MOST_IN_PATH:
-            raise UserError(f"no progress: a text takes more than {MOST_IN_PATH:,} random numbers and calls of a model")
+            raise UserError(
+                f"{NO_PROGRESS}: a text takes more than {MOST_IN_PATH:,} random numbers and calls of a model"
+            )
 
     def stream_of(self, seed: str | None) -> Hashable:
         """What `number` takes for the numbers of a seed; others for each generator without a seed."""

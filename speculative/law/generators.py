@@ -12,9 +12,7 @@ import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, Generator, Philox, RandomState, SeedSequence
 
 from speculative.law.forks import WALK, NotFollowed, Uniform
-from speculative.law.unknown import Numbers, UnknownNumber, WholeNumber
-
-FEW_INTS = 64  # as a vocabulary has: one of them is a value at once, one of more only if it is asked for
+from speculative.law.unknown import FEW_INTS, Numbers, UnknownNumber, WholeNumber
 
 
 class NoDistribution(Exception):

@@ -29,6 +29,13 @@ def largest(row) -> int:  # [n] of numbers, unknown ones among them -> the index
 
 def largest_first(row, k: int) -> list[int]:  # [n] -> [k], indices from the largest down
     """Raises NotFollowed if they are not in a race."""
+    racing, fixed = racers(row)
+    falling = sorted(fixed, key=fixed.__getitem__, reverse=True)
+    return [*winners(racing, k), *falling][:k]
+
+
+def racers(row) -> tuple[dict[int, Number], dict[int, float]]:
+    """The numbers in a race, by their indices, and those below them. Raises NotFollowed if they are not in a race."""
     racing = {}
     fixed = {}
     for i, number in enumerate(row):
@@ -41,8 +48,7 @@ def largest_first(row, k: int) -> list[int]:  # [n] -> [k], indices from the lar
         raise NotFollowed("an argmax of random numbers and others, which they may be below, cannot be followed")
     if len(racing) > 1:
         check_start([number.u for number in racing.values()])
-    falling = sorted(fixed, key=fixed.__getitem__, reverse=True)
-    return [*winners(racing, k), *falling][:k]
+    return racing, fixed
 
 
 def check_start(numbers: list[Uniform]) -> None:
@@ -55,10 +61,7 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
     """Fork for the first of a race, for the second and so on, k at most. Returns their keys in this order."""
     if len(numbers) < 2:
         return [*numbers]
-    fastest = fastest_of([number.formula for number in numbers.values()])
-    rates = {i: rate(fastest, number.formula) for i, number in numbers.items()}
-    for number in numbers.values():
-        number.u.spend()
+    rates = start(numbers)
     first = next(iter(numbers.values()))
     arrived: list[int] = []
     while rates and len(arrived) < k:
@@ -68,6 +71,15 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
             WALK.listener.drawn(arrived[-1], [rates.get(i, 0.0) for i in range(max(rates) + 1)])
         del rates[arrived[-1]]
     return arrived
+
+
+def start(numbers: dict[int, Number]) -> dict[int, float]:
+    """Their rates, in proportion to which each of them is the first. Nothing else is told of them from then on."""
+    fastest = fastest_of([number.formula for number in numbers.values()])
+    rates = {i: rate(fastest, number.formula) for i, number in numbers.items()}
+    for number in numbers.values():
+        number.u.spend()
+    return rates
 
 
 def is_first(number: Number, other: Number, is_larger: bool) -> bool:

@@ -29,8 +29,13 @@ from speculative.law.races import is_first, largest, largest_first
 DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random numbers: races.is_first
 
 
+FEW_INTS = 64  # as a vocabulary has
+
+
 class UnknownNumber(Number, NDArrayOperatorsMixin):
     """A random number in the place of a float."""
+
+    has_few = False  # values
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
         """NumPy calls this for its functions, and NDArrayOperatorsMixin for all operators.
@@ -101,6 +106,7 @@ class WholeNumber(UnknownNumber):
         """edges: those of the intervals of u for its values, [] if they are too many."""
         super().__init__(u, formula)
         self.edges = edges
+        self.has_few = 0 < len(edges) <= FEW_INTS + 1
 
     @classmethod
     def below(cls, u: Uniform, n: int, low: int = 0) -> "WholeNumber":

@@ -38,12 +38,14 @@ from speculative.law.pytorch.codes import (
     may_be_unknown,
     objects_of,
     overload_of,
+    resolve,
     without_modes,
     write,
 )
 from speculative.law.pytorch.operations import (
     ATEN,
     Call,
+    ask_for_ints,
     compute,
     convert,
     draw,
@@ -98,6 +100,8 @@ class UnknownMode(DispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         call = Call(operation, args, kwargs or {})
         kind = kind_of(operation)
+        if coded_numbers().get(torch.int64):
+            ask_for_ints(call, kind)
         if kind is draw or (coded_numbers() and any(map(may_be_unknown, tensors_in([args, kwargs])))):
             return kind(call)
         return call.run()
@@ -157,6 +161,7 @@ def exit_of(mode: UnknownMode, name: str) -> Callable:
         if is_ours or not coded_numbers():
             return method(tensor, *args, **named)
         with without_modes():
+            resolve(tensor, few=True)
             if not codes_of(tensor).any():
                 return method(tensor, *args, **named)
             objects = objects_of(tensor)

@@ -60,6 +60,7 @@ NANS = {
     torch.float32: Nans(torch.int32, 0x7FC00000, 2**22),
     torch.float16: Nans(torch.int16, 0x7E00, 2**9),
     torch.bfloat16: Nans(torch.int16, 0x7FC0, 2**6),
+    torch.int64: Nans(torch.int64, -0x5A5A_5A5A_5A5A_5A5A, 2**22),  # no NaNs, but numbers that nobody else has
 }
 N_VALUES = {torch.float16: 2**11, torch.bfloat16: 2**8}  # that PyTorch's uniform numbers have, if they are few
 
@@ -70,7 +71,9 @@ def coded_numbers() -> dict[torch.dtype, list]:
 
 
 def may_be_unknown(tensor) -> bool:
-    """Whether there is a NaN in it."""
+    """Whether there is a NaN in it, or a whole number that may be a code."""
+    if tensor.dtype == torch.int64:
+        return torch.int64 in coded_numbers() and tensor.numel() > 0 and bool(tensor.min() < -(2**62))
     return tensor.dtype in NANS and bool(tensor.isnan().any())
 
 
@@ -93,6 +96,19 @@ def objects_of(tensor) -> Numbers:
     numbers = coded_numbers()[tensor.dtype]
     objects[is_unknown] = [numbers[code - 1] for code in codes[is_unknown]]
     return objects.view(Numbers)
+
+
+def resolve(tensor, few: bool = False) -> None:
+    """Fork: write whole numbers in the place of their codes, because somebody asks which they are; those of few values
+    alone if asked so."""
+    if tensor.dtype != torch.int64 or not may_be_unknown(tensor):
+        return
+    codes = codes_of(tensor)
+    for index in zip(*np.nonzero(np.atleast_1d(codes)), strict=True):
+        index = index if tensor.dim() else ()
+        number = coded_numbers()[torch.int64][codes[index] - 1]
+        if not few or number.has_few:
+            tensor.detach().numpy()[index] = int(number)
 
 
 def write(tensor, changed: dict):

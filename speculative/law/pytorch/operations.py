@@ -13,11 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from speculative.law.forks import NotFollowed
-from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices
-from speculative.law.pytorch.codes import N_VALUES, Operation, codes_of, objects_of, overload_of, schema_of, write
-from speculative.law.races import largest_first
-from speculative.law.unknown import UnknownNumber, computed
+from speculative.law.forks import WALK, NotFollowed, Uniform
+from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices, edges_of
+from speculative.law.pytorch.codes import (
+    N_VALUES,
+    Operation,
+    codes_of,
+    objects_of,
+    overload_of,
+    resolve,
+    schema_of,
+    write,
+)
+from speculative.law.races import largest_first, racers, start
+from speculative.law.unknown import UnknownNumber, WholeNumber, computed
 
 ATEN = torch.ops.aten
 NESTED = (list, tuple, dict)  # that hold an operation's arguments
@@ -70,6 +79,17 @@ def with_each(change: Callable, given):
     if isinstance(given, NESTED):
         return type(given)([with_each(change, part) for part in given])
     return change(given)
+
+
+def ask_for_ints(call: Call, kind: Callable) -> None:
+    """Fork for those whole numbers that an operation looks at: those that it is given, but for indices of the largest
+    and the like that it moves only, and for numbers of many values that it computes with."""
+    tensors = tensors_in([call.args, call.kwargs])
+    if kind in (move, put) and len({tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}) < 2:
+        given = call.given()
+        tensors = tensors_in([given.get("index"), given.get("indices")])
+    for tensor in tensors:
+        resolve(tensor, few=kind in (compute, convert))
 
 
 # ---- Refuse ----------------------------------------------------------------------------------------------------------
@@ -217,10 +237,15 @@ def find_largest(call: Call):
         return refuse(call)
     if dim is None:
         tensor, dim = tensor.reshape(-1), 0
-    values, indices = first_along(dim, tensor, 1, is_falling=call.name in ("argmax", "max"))
+    if not has_values:
+        keys = objects_of(tensor) if call.name == "argmax" else -objects_of(tensor)
+        indices = np.apply_along_axis(largest_later, dim, keys)
+        result = write(torch.empty(indices.shape, dtype=torch.int64), dict(np.ndenumerate(indices)))
+        return result.unsqueeze(dim) if given["keepdim"] else result
+    values, indices = first_along(dim, tensor, 1, is_falling=call.name == "max")
     if not given["keepdim"]:
         values, indices = values.squeeze(dim), indices.squeeze(dim)
-    return (values, indices) if has_values else indices
+    return values, indices
 
 
 def find_order(call: Call):
@@ -238,6 +263,19 @@ def first_along(dim: int, tensor: torch.Tensor, n: int, is_falling: bool) -> tup
     order = np.apply_along_axis(largest_first, dim, keys, n)  # the shape of the tensor, n along dim
     indices = torch.from_numpy(order.astype(np.int64))
     return tensor.gather(dim, indices), indices
+
+
+def largest_later(row) -> np.ndarray:  # [n] -> []
+    """The index of the largest number: of a race a WholeNumber, which forks if somebody asks for it."""
+    index = np.empty((), object)
+    racing, _ = racers(row)
+    if len(racing) < 2:
+        index[()] = largest_first(row, 1)[0]
+        return index
+    rates = start(racing)
+    edges = edges_of(np.array([rates.get(i, 0.0) for i in range(len(row))]).tobytes())
+    index[()] = WholeNumber.among(Uniform(WALK.take_branch), edges)
+    return index
 
 
 def search(call: Call):
@@ -298,10 +336,16 @@ def draw_multinomial(rng: UnknownGenerator, given: dict):  # -> [..., n]
     *shape, n_weights = weights.shape
     n = given["num_samples"]
     check_known("multinomial", weights)
-    indices = []
+    indices: list = []  # which they are is asked for later, if at all
     for row in weights.reshape(-1, n_weights).tolist():
-        indices += draw_indices(rng, row, n, given["replacement"])
-    return torch.tensor(indices).reshape(*shape, n)
+        if n == 1 or given["replacement"]:
+            edges = edges_of(np.array(row, float).tobytes())
+            indices += [WholeNumber.among(rng.number().u, edges) for _ in range(n)]
+        else:
+            indices += draw_indices(rng, row, n, replace=False)
+    return write(torch.empty(len(indices), dtype=torch.int64), {(i,): j for i, j in enumerate(indices)}).reshape(
+        *shape, n
+    )
 
 
 def draw_like(rng: UnknownGenerator, name: str, given: dict, result: torch.Tensor):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from speculative.law.forks import WALK, NotFollowed
+from speculative.law.forks import NO_PROGRESS, WALK, NotFollowed
 from speculative.law.paths import EXACT, INFINITY, NotRepeatable, TooManyPaths, distance, law_of
 from speculative.law.samplers.cases import CASES, Case, interleaved
 from speculative.law.samplers.guard import MOST_PATHS, Effort, Program, Progress, law_of_texts, stand_ins_in
@@ -22,6 +22,7 @@ from speculative.support.errors import UserError
 MOST_NODES_OF_LINE = 1_500
 MOST_NODES = 80_000
 N_FIRST = 4  # cases by which a decoder is chosen
+MOST_NODES_OF_FIRST = 10_000
 
 
 @dataclass
@@ -83,6 +84,8 @@ def follow(function: Callable, is_thorough: bool = False) -> Findings:
         if isinstance(error, NotRepeatable) and own:
             asked = min(own, key=lambda asked: [*OF_THE_SYSTEM].index(asked.name))
             findings.not_followed += f": {asked.name}, line {asked.line}"
+        if f"{NO_PROGRESS}: a text takes" in findings.not_followed:
+            findings.not_followed += "; the paths of a loop that draws until something is accepted have no end"
     return findings
 
 
@@ -91,7 +94,7 @@ def trial_in_first_cases(decode: Callable) -> Trial:
     trial = Trial([], [])
     for case in interleaved(CASES)[:N_FIRST]:
         try:
-            law = law_of_texts(decode, case)
+            law = law_of_texts(decode, case, most_nodes=MOST_NODES_OF_FIRST)
             if law.keys() != {()}:  # else nothing could be drawn, whichever way it went: it did not run
                 trial.distances.append(distance(law, case.law()))
         except TooManyPaths:
