@@ -13,7 +13,7 @@ from speculative.cli.command import choose_prompts, direct_output, read_command,
 from speculative.cli.display import Screen
 from speculative.cli.modes import other_mode
 from speculative.cli.outcome import show_report
-from speculative.report.document import has_document
+from speculative.report.document import has_document, has_report
 from speculative.report.record import RunRecord
 from speculative.report.turns import timed_turns
 from speculative.run.options import Options
@@ -44,9 +44,8 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     records = []  # one for each decoder
     with Screen(o, names, prompts) as screen:
-        has_report = bool(o.json or o.html or not o.quiet)
         turns = timed_turns(
-            session, prompts, o.n_tokens_to_generate, names, screen.show_step, has_document(o), with_chances=has_report
+            session, prompts, o.n_tokens_to_generate, names, screen.show_step, has_document(o), has_report(o)
         )
         for record in turns:
             screen.show_record(record)  # the blog's lines

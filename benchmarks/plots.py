@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.tables import without_numbers
 from speculative.engines.system import n_cores
-from speculative.report.observe import processor
+from speculative.report.make_record import processor
 
 # Colours that the colour-blind tell apart (Okabe and Ito 2008). The pictures have no background: their ink shows on
 # white and on black pages.

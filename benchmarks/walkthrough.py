@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks import runs
 from speculative.drafters.model import model_drafter
 from speculative.rules import Tested, parse_rule
-from speculative.run.explain import RecordedRandom, rebuilt_tests
+from speculative.run.observer import RecordedRandom, rebuilt_tests
 from speculative.sampling import Step, speculative_sampling
 
 PROMPT = '"From the first, two facts were very obvious to me,'

@@ -2,7 +2,7 @@
 
 The paper's rule is sampling.token_by_token. Here are two more that lose nothing: block verification, which accepts more
 drafts, and matching, which accepts fewer; and two that are not lossless: lenient and typical acceptance. Each judges by
-random numbers u: fresh ones to accept drafts, and those of a step once more to explain it (explain.py).
+random numbers u: fresh ones to accept drafts, and those of a step once more to explain it (run/observer.py).
 
 To add a rule, write a class with judge and chances, or a OneByOne if it tests one draft after the other; its entry in
 RULES; its words in report/words.py; its name in the help of --accept, and in CHOICES["accept"] of cli/help.py.

@@ -54,10 +54,10 @@ class Checkpoint:
 
     folder: str
     names: set[str]  # the names of all files in the folder
-    settings: str
-    content: dict  # the content of the settings; {} if they are not there
-    vocabulary: Sequence[str]
-    weights: Sequence[str]
+    settings_file: str  # config.json, or hparams.json
+    raw_settings: dict  # its content; {} if it is not there
+    vocabulary_files: Sequence[str]
+    weights: Sequence[str]  # the names of their files
     small: "Checkpoint | None" = None  # a smaller model, which has the weights: see padded.py
 
     def path(self, name: str) -> str:
@@ -65,7 +65,11 @@ class Checkpoint:
 
     def missing(self, weights: bool = True) -> dict[str, list[str]]:
         """Return the files that the folder lacks, by their contents. weights=False: without those of the weights."""
-        needed = {"settings": [self.settings], "tokens": self.vocabulary, "weights": self.weights if weights else []}
+        needed = {
+            "settings": [self.settings_file],
+            "tokens": self.vocabulary_files,
+            "weights": self.weights if weights else [],
+        }
         missing = {}
         for what, names in needed.items():
             absent = [name for name in names if not os.path.isfile(self.path(name))]
@@ -76,8 +80,8 @@ class Checkpoint:
     @cached_property
     def config(self) -> dict:
         """All settings. Raises UserError for one that is not honoured."""
-        path = self.path(self.settings)
-        return read_config(path, self.content or read_object(path))
+        path = self.path(self.settings_file)
+        return read_config(path, self.raw_settings or read_object(path))
 
     @cached_property
     def hparams(self) -> dict:
@@ -89,13 +93,13 @@ class Checkpoint:
         Raises UserError."""
         n_vocab = self.hparams["n_vocab"]
         say_what_is_not_applied(self.folder)
-        if self.vocabulary != OPENAI_VOCABULARY:
+        if self.vocabulary_files != OPENAI_VOCABULARY:
             return read_encoder(self.folder, n_vocab)
         encoder = other[1] if other and has_equal_vocabulary(self.folder, other[0].folder) else None
         encoder = encoder or read_openai_encoder(self.folder)
         if encoder.n_vocab != n_vocab:
             fault = f"n_vocab is {n_vocab}, but encoder.json has {encoder.n_vocab} tokens"
-            raise bad_file(self.path(self.settings), fault)
+            raise bad_file(self.path(self.settings_file), fault)
         return encoder
 
     def open_weights(self, hparams: dict | None = None) -> Weights:

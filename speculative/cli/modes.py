@@ -10,7 +10,7 @@ from speculative.cli.display import show
 from speculative.cli.interactive import Decode, interact
 from speculative.cli.outcome import show_score
 from speculative.report.document import naming_run, read_record
-from speculative.report.observe import line_of_session
+from speculative.report.make_record import line_of_session
 from speculative.report.page import page
 from speculative.report.record import RunRecord
 from speculative.report.score import score

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from speculative.cli.display import color_console, show
 from speculative.report import ending, score_words, tables
-from speculative.report.document import write_run
-from speculative.report.observe import make_record
+from speculative.report.document import has_report, write_run
+from speculative.report.make_record import make_record
 from speculative.report.page import ORIGINS, page
 from speculative.report.record import DecoderRecord, RunRecord
 from speculative.report.score import Score
@@ -29,7 +29,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Dec
     nothing to show, and no record.
     """
     o = session.options
-    if o.quiet and not o.json and not o.html:
+    if not has_report(o):
         return None
     record = make_record(session, prompts, records)
     if o.json:

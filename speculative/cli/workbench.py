@@ -26,7 +26,7 @@ from starlette.routing import Route
 from speculative.cli.help import CHOICES, value_in_words
 from speculative.drafters import DRAFTERS
 from speculative.report.advice import advice
-from speculative.report.observe import line_of_session
+from speculative.report.make_record import line_of_session
 from speculative.report.page import ORIGINS, SCRIPTS, STYLES, fill, findings, marks
 from speculative.report.run import Run, compare
 from speculative.run.decode import DECODERS

@@ -89,10 +89,10 @@ class DeviceLoops(Protocol):
         """Do the work before a decode that is not part of its time. inputs: token ids [n_prompts][n]."""
 
     def rounds(
-        self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]
+        self, decoder: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]
     ) -> Iterator[Sequence[PlacedStep]]:
-        """Yield, for each call of the target, the step that it gave each text, of N tokens at most. name: of the
-        decoder. rngs: the random numbers of each text. is_stopped(place): True if the caller needs no more tokens of
+        """Yield, for each call of the target, the step that it gave each text, of N tokens at most. decoder: its
+        name. rngs: the random numbers of each text. is_stopped(place): True if the caller needs no more tokens of
         this text."""
 
 

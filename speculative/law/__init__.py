@@ -46,8 +46,8 @@ def law(function: Callable, thorough: bool = False) -> Verdict:
     """Compare the law of a function's texts with the target's: exactly, else by texts that are drawn.
 
     thorough: whether to follow more cases, which takes several times as long.
-    The function keeps the Verdict as its attribute `verdict`, which report/observe.py shows where a decode has it as
-    its rule. Raises UserError if its parameters are none of FORMS, or if it raises an error.
+    The function keeps the Verdict as its attribute `verdict`, which report/make_record.py shows where a decode has it
+    as its rule. Raises UserError if its parameters are none of FORMS, or if it raises an error.
     """
     checked = function
     with as_user_errors():

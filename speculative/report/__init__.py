@@ -1,7 +1,7 @@
 """The measurements of a run, in words and pictures. The files in the order of reading:
 
-    the record   turns: both decoders, timed in turns; record: the typed record of a run; observe: a session and what
-                 its decoders did become that record, once
+    the record   turns: both decoders, timed in turns; record: the typed record of a run; make_record: a session and the
+                 steps of its decoders become that record, once
     the figures  figures: counts, times, the account, the papers' formulas; doubt: whether the times can be right
     predictions  measuring: the times that they need beside the run; simulate: a known text is decoded on a clock of
                  prices; predictions: the speedup of other Ks and drafters

@@ -88,6 +88,11 @@ def lines_of_tokens(score: ScoreRecord) -> Iterator[dict]:
         yield line
 
 
+def has_report(o: Options) -> bool:
+    """Return True if these options show or write more of a run than the blog's lines."""
+    return bool(o.html or o.json or not o.quiet)
+
+
 def has_document(o: Options) -> bool:
     """Return True if these options write all of a run to a file: as a page, or as a document."""
     return bool(o.html or (o.json and not has_json_lines(o.json)))

@@ -1,5 +1,5 @@
-"""A run as one typed record, made once after the run by observe.py: of DecoderRecords, to which steps are added while
-a decoder runs. The words of the ending, the tables, the page and the JSON are functions of the record alone.
+"""A run as one typed record, made once after the run by make_record.py: of DecoderRecords, to which steps are added
+while a decoder runs. The words of the ending, the tables, the page and the JSON are functions of the record alone.
 
 Seconds throughout. The comment of a field is its line in docs/output.md, which python -m benchmarks output writes.
 """

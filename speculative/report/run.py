@@ -9,7 +9,7 @@ from functools import cached_property
 from speculative.checkpoints.names import model_folder
 from speculative.report import ending
 from speculative.report.document import to_json, write_run
-from speculative.report.observe import make_record
+from speculative.report.make_record import make_record
 from speculative.report.page import page
 from speculative.report.record import RunRecord
 from speculative.report.score_record import ScoreRecord

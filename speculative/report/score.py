@@ -10,7 +10,7 @@ import numpy as np
 from speculative.blog.encoder import StreamDecoder
 from speculative.report.document import lines_of_tokens, score_to_json, write_score
 from speculative.report.expected import Clock, Ks_of, drafting_models, expected, time_costs
-from speculative.report.observe import machine, models_of, names_of, public_options, rule_of
+from speculative.report.make_record import machine, models_of, names_of, public_options, rule_of
 from speculative.report.run import Written
 from speculative.report.score_page import score_page
 from speculative.report.score_record import ScoredModel, ScoreRecord

@@ -8,7 +8,7 @@ from speculative.engines.choice import process
 from speculative.engines.system import seconds_waited
 from speculative.report.record import DecoderRecord
 from speculative.run.decode import DECODERS
-from speculative.run.explain import Observer
+from speculative.run.observer import Observer
 from speculative.run.session import Session
 
 SHORT_SECONDS = 0.5  # a shorter decode is repeated, as its time is noisy

@@ -19,7 +19,7 @@ from speculative.engines.model import Call, Model, new_log
 from speculative.engines.network import LOCK, CachedNetwork
 from speculative.engines.plain import Outputs
 from speculative.run.decode import Ids, Loaded, Setup, Text, new_loop, new_models
-from speculative.run.explain import Observer
+from speculative.run.observer import Observer
 from speculative.run.steps import TextStep, Times
 from speculative.sampling import Step
 from speculative.support.errors import UserError
@@ -27,7 +27,7 @@ from speculative.support.errors import UserError
 
 def decode_together(
     setup: Setup,
-    name: str,
+    decoder: str,
     inputs: Sequence[Ids],
     N: int,
     first_sample: int = 0,
@@ -49,11 +49,11 @@ def decode_together(
 
         if setup.device:
             times = Times(setup.device.logs)
-            rounds = setup.device.rounds(name, group, N, rngs, is_stopped)
+            rounds = setup.device.rounds(decoder, group, N, rngs, is_stopped)
         else:
             batch = Batch(setup, min(len(group), plan.batch))
             times = Times(batch.logs)
-            rounds = batch.rounds(name, group, N, rngs, is_stopped)
+            rounds = batch.rounds(decoder, group, N, rngs, is_stopped)
         yield from steps_of_rounds(rounds, texts, times)
 
 
@@ -161,7 +161,7 @@ class Batch:
         self.logs = {role: new_log() for role in setup.plan.filtered_roles}  # logs of the calls for all texts
 
     def rounds(
-        self, name: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]
+        self, decoder: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]
     ) -> Iterator[list[PlacedStep]]:
         """Yield for each call of the target the steps that it gave the texts. is_stopped(place): True if nobody needs
         more steps of this text."""
@@ -171,7 +171,7 @@ class Batch:
             for role, model in models.items():
                 if isinstance(model, Model) and not isinstance(loaded[role], CachedNetwork):
                     model.log = self.logs[role]  # its calls are not made together
-            return new_loop(self.setup, models, name, inputs[place], N, rngs[place])
+            return new_loop(self.setup, models, decoder, inputs[place], N, rngs[place])
 
         waiting = iter(range(len(inputs)))
         try:

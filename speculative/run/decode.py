@@ -24,7 +24,7 @@ from speculative.engines.shared_cache import with_shared_caches
 from speculative.lookahead.auto import AutoDrafter
 from speculative.lookahead.learned import K_MAX, Learned
 from speculative.rules import TOKEN
-from speculative.run.explain import Observer
+from speculative.run.observer import Observer
 from speculative.run.plan import Plan
 from speculative.run.steps import TextStep, Times, origins_of
 from speculative.sampling import NOTHING, Step, autoregressive_sampling, speculative_sampling
@@ -56,7 +56,7 @@ class Setup:
 
 def decode(
     setup: Setup,
-    name: str,
+    decoder: str,
     inputs: Sequence[Ids],
     N: int,
     first_sample: int = 0,
@@ -64,15 +64,15 @@ def decode(
 ) -> Iterator[TextStep]:
     """Yield the steps of a decoder with their text, one text after the other.
 
-    name: one of DECODERS. inputs: the tokens of each text's prompt. N: the tokens to generate. first_sample: the number
-    of the first text, which with the seed decides its random numbers; the others follow. observer: adds chances and
-    tests to the steps, if somebody reads them.
+    decoder: one of DECODERS. inputs: the tokens of each text's prompt. N: the tokens to generate. first_sample: the
+    number of the first text, which with the seed decides its random numbers; the others follow. observer: adds chances
+    and tests to the steps, if somebody reads them.
     """
     for number, x in enumerate(inputs):
         rng = setup.plan.rng(first_sample + number)
         text = Text(setup, number, rng, observer)
         models = new_models(setup, setup.loaded)
-        loop = new_loop(setup, models, name, x, N, text.rng)
+        loop = new_loop(setup, models, decoder, x, N, text.rng)
         times = Times.of_models(models)
         times.begin()
         for step in loop:
@@ -104,12 +104,12 @@ def new_models(setup: Setup, loaded: Loaded) -> dict[str, Any]:
 
 
 def new_loop(
-    setup: Setup, models: dict[str, Any], name: str, x: Ids, N: int, rng: np.random.Generator
+    setup: Setup, models: dict[str, Any], decoder: str, x: Ids, N: int, rng: np.random.Generator
 ) -> Iterator[Step]:
     """Return the loop of a decoder over these models, for N tokens after x [n]."""
     plan = setup.plan
     target = models["target"]
-    if name == "autoregressive":
+    if decoder == "autoregressive":
         return autoregressive_sampling(x, target, N, rng)
     context = new_context(setup, models, rng)
     if plan.tree:  # a tree of drafts takes the place of a chain

@@ -25,8 +25,8 @@ from speculative.run.decode import (
     new_loop,
     new_models,
 )
-from speculative.run.explain import Observer
 from speculative.run.load import Models, load, new_models_of
+from speculative.run.observer import Observer
 from speculative.run.options import AnyOptions, make_options
 from speculative.run.plan import Plan
 from speculative.run.steps import TextStep
@@ -122,10 +122,10 @@ class Session(Generic[AnyOptions]):
         return self.decode("speculative", [prompt], n_tokens_to_generate, sample)
 
     def decode(
-        self, name: str, prompts: Sequence[str], N: int, sample: int = 0, setup: Setup | None = None
+        self, decoder: str, prompts: Sequence[str], N: int, sample: int = 0, setup: Setup | None = None
     ) -> Iterator[TextStep]:
-        """Return the steps of the decoder `name` with their chances of acceptance. sample: the number of the first
-        text. setup: in place of the session's. Raises UserError."""
+        """Return the steps of a decoder, one of DECODERS, with their chances of acceptance. sample: the number of the
+        first text. setup: in place of the session's. Raises UserError."""
         setup = setup or self.setup
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
@@ -133,13 +133,13 @@ class Session(Generic[AnyOptions]):
         inputs = self.reader.all_input_ids(prompts, N)
         if setup.plan.batch > 1 and not setup.device:
             self.check_batch(setup, inputs, N)
-        if name == "speculative":  # the other decoder has no K, for which calls are timed first
+        if decoder == "speculative":  # the other decoder has no K, for which calls are timed first
             self.ready(inputs, N, setup)
-        return self.decode_ids(name, inputs, N, sample, Observer(setup.plan.rule), setup)
+        return self.decode_ids(decoder, inputs, N, sample, Observer(setup.plan.rule), setup)
 
     def decode_ids(
         self,
-        name: str,
+        decoder: str,
         inputs: Sequence[Ids],
         N: int,
         first_sample: int = 0,
@@ -149,8 +149,8 @@ class Session(Generic[AnyOptions]):
         """Return the steps of decode.decode for prompts that are token ids already, which fit into the context."""
         setup = setup or self.setup
         if setup.device or setup.plan.batch > 1:
-            return decode_together(setup, name, inputs, N, first_sample, observer)
-        return decode(setup, name, inputs, N, first_sample, observer)
+            return decode_together(setup, decoder, inputs, N, first_sample, observer)
+        return decode(setup, decoder, inputs, N, first_sample, observer)
 
     def batch(
         self, prompts: Sequence[str], n_tokens_to_generate: int = 40, name: str = "speculative"
@@ -216,14 +216,14 @@ class Session(Generic[AnyOptions]):
 
         return draft
 
-    def steps(self, name: str, x: Ids, N: int, rng: np.random.Generator) -> Iterator[Step]:
-        """Yield the Steps of the decoder `name` for N tokens of one prompt, without their text."""
+    def steps(self, decoder: str, x: Ids, N: int, rng: np.random.Generator) -> Iterator[Step]:
+        """Yield the Steps of a decoder, one of DECODERS, for N tokens of one prompt, without their text."""
         if self.setup.device:
-            for [served] in self.setup.device.rounds(name, [x], N, [rng], lambda place: False):
+            for [served] in self.setup.device.rounds(decoder, [x], N, [rng], lambda place: False):
                 yield served.step
             return
         self.measure(x)
-        yield from new_loop(self.setup, new_models(self.setup, self.setup.loaded), name, x, N, rng)
+        yield from new_loop(self.setup, new_models(self.setup, self.setup.loaded), decoder, x, N, rng)
 
     def forget(self) -> None:
         """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""

@@ -19,7 +19,7 @@ from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import compiles
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import FORMATS
-from speculative.report import ending, observe
+from speculative.report import ending, make_record
 from speculative.run import load
 
 pytestmark = pytest.mark.skipif(not compiles(), reason="nothing is packed without a compiler")
@@ -77,7 +77,7 @@ def test_the_name_changes_with_all_that_a_pack_depends_on(models):
 
 
 def test_pack_then_run_then_run_without(models, command, monkeypatch):
-    monkeypatch.setattr(observe, "PACK_SECONDS", 0)
+    monkeypatch.setattr(make_record, "PACK_SECONDS", 0)
     monkeypatch.setattr(ending, "disturbance", lambda times: None)  # a busy machine says nothing of packs
     monkeypatch.setattr(load, "LARGE_BYTES", 0)
     monkeypatch.setattr(CEngine, "copy_is_quick", lambda engine, N: True)  # so --fast makes a copy: three packs

@@ -196,7 +196,7 @@ def check_forms(place):
         (place.folder / name).write_text("{}")
     (place.folder / "checkpoint").write_text('model_checkpoint_path: "run-1"')
     there = folder.look(str(place.folder))
-    assert (there.settings, there.vocabulary) == ("config.json", ("tokenizer.json",))
+    assert (there.settings_file, there.vocabulary_files) == ("config.json", ("tokenizer.json",))
     assert there.weights == ["model.safetensors"]
     assert there.missing() == {}
     (place.folder / "model.safetensors").unlink()

@@ -12,7 +12,7 @@ from gpt2 import softmax
 from speculative.drafters import DRAFTERS
 from speculative.drafters.user import UserRule
 from speculative.rules import papers_chances, parse_rule
-from speculative.run.explain import RecordedRandom, rebuilt_tests
+from speculative.run.observer import RecordedRandom, rebuilt_tests
 from speculative.sampling import Proposal, Step, autoregressive_sampling, max_fn, sample, speculative_sampling
 from speculative.support.errors import UserError
 

@@ -158,8 +158,8 @@ READ = """(() => {
 @pytest.mark.parametrize("name", ["greedy", "sampled", *SLOW])
 def test_a_page_says_what_it_said(name, command, go_to, tmp_path, monkeypatch, request):
     """The last digits may be those of another CPU."""
-    monkeypatch.setattr("speculative.report.observe.processor", lambda: "a CPU")
-    monkeypatch.setattr("speculative.report.observe.n_cores", lambda: 2)
+    monkeypatch.setattr("speculative.report.make_record.processor", lambda: "a CPU")
+    monkeypatch.setattr("speculative.report.make_record.n_cores", lambda: 2)
     path = tmp_path / "page.html"
     assert command("--demo", *PAGES[name], f"--html={path}")[0] == 0
     said = js(go_to(path.as_uri()), READ)

@@ -30,8 +30,8 @@ from speculative.report.document import from_json, to_json
 from speculative.report.doubt import NOISE, reason_to_doubt
 from speculative.report.ending import CAME, WHY, lines, texts_of
 from speculative.report.figures import figures
+from speculative.report.make_record import BLOG_TEXT, first_unlike_the_blogs, line_of_session
 from speculative.report.measuring import Measured, measure
-from speculative.report.observe import BLOG_TEXT, first_unlike_the_blogs, line_of_session
 from speculative.report.page import page
 from speculative.report.record import Comparison, DecoderRecord, Difference, Predictions, RuleUsed
 from speculative.report.simulate import KnownText, Prices, Simulation

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 def path_of(files: Checkpoint, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits a model's files as they are now, this CPU and this way to pack."""
     packed_from = f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"
-    for name in (files.settings, *files.weights):
+    for name in (files.settings_file, *files.weights):
         path = files.path(name)
         state = state_of(path)
         packed_from += f"{name} {state.n_bytes} {state.modified} {state.changed}"

@@ -97,10 +97,10 @@ class DeviceLoops:
         self.quiet = quiet
         self.drafting_ratio = 0.0  # time of a call's K drafts / time of the rest of the call, once a decode is prepared
 
-    def K_of(self, name: str, N: int) -> int:
+    def K_of(self, decoder: str, N: int) -> int:
         """K, or N - 1 if that is less: more drafts could not be accepted, and here all K are always made. The
         autoregressive decoder is the speculative one with K = 0."""
-        return min(self.K, max(1, N - 1)) if name == "speculative" else 0
+        return min(self.K, max(1, N - 1)) if decoder == "speculative" else 0
 
     # ---- Before a decode ---------------------------------------------------------------------------------------------
 
@@ -144,16 +144,16 @@ class DeviceLoops:
     # ---- A decode ----------------------------------------------------------------------------------------------------
 
     def rounds(
-        self, name: str, prompts: Sequence, N: int, rngs: Sequence, is_stopped: Callable
+        self, decoder: str, prompts: Sequence, N: int, rngs: Sequence, is_stopped: Callable
     ) -> Iterator[list[PlacedStep]]:
-        """Decode N tokens for each of the prompts with the decoder `name`. Yield, for each call of the target, the step
+        """Decode N tokens for each of the prompts with this decoder. Yield, for each call of the target, the step
         that it gave each prompt, without distributions.
 
         `batch` of them are decoded together. The tokens of a prompt depend on its number, not on its neighbours.
         rngs: the first gives the seed of all.
         is_stopped(place): True if the caller needs no more tokens of this prompt.
         """
-        K = self.K_of(name, N)
+        K = self.K_of(decoder, N)
         lengths = lengths_of(prompts, N, K)
         [rng, *_] = rngs
         seed = int(rng.integers(2**32))
