@@ -83,8 +83,8 @@ class PricedModel(Model):
         super().__init__(network, filters, role)
         self.models = models
 
-    def end(self, began: float, last: LastCall) -> np.ndarray:  # -> [m, n_vocab]
-        rows = super().end(began, last)  # [m, n_vocab]
+    def distributions(self, began: float, last: LastCall) -> np.ndarray:  # -> [m, n_vocab]
+        rows = super().distributions(began, last)  # [m, n_vocab]
         ms = self.models.costs[self.role](self.log[-1].n_read)
         self.log[-1] = self.log[-1]._replace(seconds=ms)
         self.models.clock.wait(ms)

@@ -318,13 +318,13 @@ def test_a_token_to_which_both_models_give_no_chance_is_accepted():
 
 def test_a_short_decode_is_repeated_with_both_decoders_in_turn(pair, monkeypatch, repeating):
     order = []
-    decoded = pair.decoded
+    decode_ids = pair.decode_ids
 
     def decode_and_note(name, *inputs, **how):
         order.append(name)
-        return decoded(name, *inputs, **how)
+        return decode_ids(name, *inputs, **how)
 
-    monkeypatch.setattr(pair, "decoded", decode_and_note)
+    monkeypatch.setattr(pair, "decode_ids", decode_and_note)
     run = pair.compare(PROMPT, 8, repeats=3)
     assert order == [*DECODERS] * 3
     assert run.figures["runs"] == 3
