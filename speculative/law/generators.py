@@ -257,6 +257,8 @@ class UnknownPythonRandom(UnknownGenerator):
             weights = np.diff(cum_weights, prepend=0)
         elif weights is None:
             weights = np.ones(len(population))
+        if len(weights) != len(population):
+            raise ValueError("The number of weights does not match the population")
         return [population[i] for i in draw_indices(self, weights, k)]
 
 

@@ -493,6 +493,7 @@ def test_a_class_is_called_and_its_objects_decode(few_cases):
 RAISES = [
     # (what is left out, and why; what stands in the loop, what stands there)
     ("N = 1", "ZeroDivisionError: division by zero", BEGIN, "    rate = 1 / (N - 1)\n    x, T"),
+    ("a vocabulary of 2", "ValueError: The number of weights", CHOICE, "random.choices(range(3), weights=p)[0]"),
     ("K = 1", "AssertionError", BEGIN, "    assert K > 1\n    x, T"),
     ("a vocabulary of 2", "IndexError: ", "    return np.random.choice(", "    p[2]\n    return np.random.choice("),
 ]  # fmt: skip

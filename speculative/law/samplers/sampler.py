@@ -110,19 +110,20 @@ LENGTHS_OF_CASES = {"n_vocab": "a vocabulary of {}", "N": "N = {}", "K": "K = {}
 
 
 def lengths_left_out(raised: dict[Case, UserError], ran: Collection[Case]) -> dict[str, str]:
-    """What a sampler cannot do, and why: the lengths that only the cases have in which it raised an error. Raises the
-    first error that no length explains. A vocabulary of 3 cannot be left out, because half of all cases have it.
+    """What a sampler cannot do, and why: the lengths that only the cases have in which it raised an error, or else a
+    vocabulary, of which it may meet some tokens alone. Raises the first error that no length explains. A vocabulary of
+    3 cannot be left out, because half of all cases have it.
     """
     unexplained = dict(raised)
     reasons = {}
+    of_ran = {(name, getattr(case, name)) for case in ran for name in LENGTHS_OF_CASES}
     while unexplained:
         lengths = Counter((name, getattr(case, name)) for case in unexplained for name in LENGTHS_OF_CASES)
-        for case in ran:
-            for name in LENGTHS_OF_CASES:
-                lengths.pop((name, getattr(case, name)), None)
-        if not lengths or not any(case.n_vocab == 3 for case in ran):
+        possible = [length for length in lengths if length not in of_ran or length[0] == "n_vocab"]
+        possible = [length for length in possible if length != ("n_vocab", 3)]
+        if not possible or ("n_vocab", 3) not in of_ran:
             raise next(iter(unexplained.values()))
-        name, value = max(lengths, key=lengths.__getitem__)
+        name, value = max(possible, key=lambda length: (length not in of_ran, lengths[length]))
         cases = [case for case in unexplained if getattr(case, name) == value]
         _, _, reasons[LENGTHS_OF_CASES[name].format(value)] = unexplained[cases[0]].sentence[0].rpartition(".py, ")
         for case in cases:
