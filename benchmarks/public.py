@@ -31,7 +31,7 @@ HOME = Path(__file__).parents[1]
 ADAPTERS = HOME / "benchmarks" / "samplers" / "adapters.py"
 OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which other projects have too
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # compiled code cannot be followed
-MOST_NODES_OF_LINE, MOST_PATHS = 0, 500  # fewer than the law's, since there are many samplers
+MOST_NODES, MOST_PATHS = 5_000, 500  # fewer than the law's, since there are many samplers
 MOST_SECONDS = (60, 600)  # seconds of a text, for which a machine with other work takes longer
 HEADINGS = ("file", "function", "verdict", "distance", "cause", "lines added")
 
@@ -134,7 +134,7 @@ def row_in_a_process(folder: Path, name: str) -> Row:
 
 def child(root: str, name: str) -> None:
     """Print a row as JSON."""
-    following.MOST_NODES_OF_LINE, following.MOST_PATHS = MOST_NODES_OF_LINE, MOST_PATHS
+    following.MOST_NODES, following.MOST_PATHS, following.MOST_NODES_OF_LINE = MOST_NODES, MOST_PATHS, 0
     guard.MOST_SECONDS = MOST_SECONDS
     print(json.dumps(judge(Path(root), name)))
 

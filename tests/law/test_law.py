@@ -801,7 +801,7 @@ def test_a_line_whose_cases_have_too_many_paths_takes_no_more_than_others(monkey
 
     follow_case = following.follow_case
     monkeypatch.setattr(following, "follow_case", noted)
-    monkeypatch.setattr(following, "MOST_NODES_OF_LINE", 0)
+    monkeypatch.setattr(following, "MOST_NODES", 0)
     monkeypatch.setattr(following, "MOST_PATHS", 20)
     verdict = speculative.law(lambda p: np.random.choice(len(p), p=p))
     assert verdict.lossless

@@ -47,7 +47,7 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.setattr(public, "SAMPLERS", {"project": sampler})
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(public.following, "MOST_NODES_OF_LINE", 0, raising=False)
+    monkeypatch.setattr(public.following, "MOST_NODES", 1_000, raising=False)
     before = {*sys.modules}
     yield tmp_path
     for name in {*sys.modules} - before:

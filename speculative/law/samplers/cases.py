@@ -153,9 +153,11 @@ class Line(NamedTuple):
     kind: str  # of KINDS
     n_cases: int
     sees: str  # where a mistake may be that no other line sees
+    first: int | None = None  # the number of a case that sees it in few paths, beside 0, 1, 2 ...
 
     def cases(self) -> "list[Case]":
-        return [Case(self, number) for number in range(self.n_cases)]
+        numbers = range(self.n_cases) if self.first is None else (self.first, *range(self.n_cases - 1))
+        return [Case(self, number) for number in numbers]
 
 
 class Case(NamedTuple):
@@ -231,11 +233,20 @@ LINES = [
     Line(N=7, K=3, n_vocab=2, n_prompt=1, kind="chain", n_cases=20, sees="the third draft after a full acceptance"),
     Line(N=10, K=4, n_vocab=2, n_prompt=1, kind="long", n_cases=20, sees="the fourth draft of a window"),
     Line(N=6, K=1, n_vocab=2, n_prompt=1, kind="chain", n_cases=8, sees="a third full acceptance"),
-    Line(N=4, K=3, n_vocab=3, n_prompt=1, kind="sure", n_cases=12, sees="the third residual of a draft that is sure"),
-    Line(N=2, K=1, n_vocab=64, n_prompt=2, kind="wide", n_cases=16, sees="a residual of more than 50 tokens"),
+    Line(
+        N=4,
+        K=3,
+        n_vocab=3,
+        n_prompt=1,
+        kind="sure",
+        n_cases=12,
+        sees="the third residual of a draft that is sure",
+        first=141,
+    ),
+    Line(N=2, K=1, n_vocab=64, n_prompt=2, kind="wide", n_cases=16, sees="a residual of more than 50 tokens", first=36),
     Line(N=3, K=2, n_vocab=3, n_prompt=1, kind="full", n_cases=4, sees="the second residual, of several tokens"),
     Line(N=4, K=3, n_vocab=3, n_prompt=1, kind="third", n_cases=8, sees="the third residual, of several tokens"),
-    Line(N=9, K=6, n_vocab=2, n_prompt=1, kind="longest", n_cases=12, sees="the sixth draft of a window"),
+    Line(N=9, K=6, n_vocab=2, n_prompt=1, kind="longest", n_cases=12, sees="the sixth draft of a window", first=113),
     Line(N=2, K=1, n_vocab=64, n_prompt=2, kind="bonus", n_cases=2, sees="a bonus token among more than 50"),
     Line(N=1, K=1, n_vocab=64, n_prompt=2, kind="drafts", n_cases=2, sees="a draft among more than 50"),
 ]
@@ -252,7 +263,7 @@ def interleaved(cases: list[Case]) -> list[Case]:
 
     def size(case):
         n_texts = len(case.law())
-        return n_texts < 3, n_texts
+        return n_texts < 3, case.number != case.line.first, n_texts
 
     shares: dict = {}  # of its line that come before it
     for _, group in groupby(cases, key=lambda case: case.line):

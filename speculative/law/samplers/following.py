@@ -18,7 +18,7 @@ from speculative.law.samplers.stand_ins import OF_THE_SYSTEM, UnknownStandIns
 from speculative.support.errors import UserError
 
 # Random numbers and calls of models, after which no more cases of a line are followed; and if the check is thorough, in
-# all cases. The first case of each line is followed anyway.
+# all cases. The first case of each line is followed anyway. What does not use PyTorch is quick, and checked thoroughly.
 MOST_NODES_OF_LINE = 1_500
 MOST_NODES = 80_000
 N_FIRST = 4  # cases by which a decoder is chosen
@@ -109,6 +109,9 @@ def trial_in_first_cases(decode: Callable) -> Trial:
 def follow_cases(findings: Findings, progress: Progress) -> None:
     """Follow as many cases as there are nodes for, of each line at least one. Raises UserError."""
     n_nodes: Counter = Counter()  # of each line that was tried
+    findings.is_thorough |= (
+        "tensors" not in WALK.of_path
+    )  # of the last path
     for case in interleaved(CASES):
         progress.show(so_far(findings))
         # A wrong one is followed further, as more cases tell its causes apart.
@@ -118,7 +121,7 @@ def follow_cases(findings: Findings, progress: Progress) -> None:
         is_first = not n_nodes[case.line]
         if is_over_budget and not is_first:
             continue
-        most_nodes = INFINITY if is_first or findings.is_thorough else 2 * MOST_NODES_OF_LINE
+        most_nodes = INFINITY if is_first or findings.is_thorough else MOST_NODES_OF_LINE
         n_before = WALK.n_nodes
         with contextlib.suppress(TooManyPaths):
             follow_case(case, findings, most_nodes)
