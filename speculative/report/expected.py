@@ -24,7 +24,7 @@ from speculative.report.predictions import KS, costs_of_windows, mean_decode
 from speculative.report.record import DecoderRecord, Sample
 from speculative.report.score_record import Expected
 from speculative.report.simulate import KnownText, Prices
-from speculative.run.score import TokenScores, windows
+from speculative.run.score import TokenScores, excerpts
 from speculative.run.session import Session
 from speculative.run.steps import TextStep
 
@@ -34,15 +34,14 @@ PART = 200  # tokens of a part of a text that is decoded once more
 MOST_PARTS = 8  # parts of a text: those of a longer one are spread evenly over it
 N_DECODED = 24  # tokens that are decoded for their times
 MOST_PROMPT = 128  # tokens before these
-TIMING_SECONDS = 0.8  # for which all this is timed again and again
-MOST_SECONDS = 4.0  # the same while other programs use the cores
-N_TIMED = 3  # times that each window is timed for each decode
-ENOUGH = 3  # calls of a kind
-WINDOW_SECONDS = 0.3  # seconds of windows of other sizes, each time
+TIMING_SECONDS = 0.8  # seconds for which decodes and windows are timed in turn
+MOST_SECONDS = 4.0  # seconds after which this ends, if other programs use the cores
+N_TIMED = 3  # times that each window is timed in a turn
+ENOUGH = 3  # calls of a kind that suffice
 USUAL_K = 4  # the K of these decodes, if the session's K is auto
 
 
-class Costs(NamedTuple):
+class DraftingCosts(NamedTuple):
     """Times on this machine, in the loop of a drafter."""
 
     by_rows: ByRows  # {rows: seconds of a call of the target}
@@ -57,7 +56,7 @@ class Costs(NamedTuple):
         return window(K + 1) / window(1)
 
 
-def drafting_models(session: Session) -> list[DrafterSpec]:
+def specs_with_models(session: Session) -> list[DrafterSpec]:
     """Return the drafters that are models, the one that drafts for the target first."""
     return [spec for level in session.plan.levels for spec in reversed(level) if spec.has_model]
 
@@ -65,10 +64,10 @@ def drafting_models(session: Session) -> list[DrafterSpec]:
 # ---- Times -----------------------------------------------------------------------------------------------------------
 
 
-class Clock(NamedTuple):
+class Timings(NamedTuple):
     """The costs of each drafting model by role, or of look-ups alone by ""; {} if they are withheld."""
 
-    costs: dict[str, Costs]
+    costs: dict[str, DraftingCosts]
     by_text: float = 0.0  # seconds of a look-up
     withheld: str | None = None  # why there are none
 
@@ -78,7 +77,7 @@ class Timed:
     """The calls that were timed while the threads had their cores."""
 
     plain: list[TextStep]  # of autoregressive decodes
-    speculative: dict[str, list[TextStep]]  # by role, as Clock.costs
+    speculative: dict[str, list[TextStep]]  # by role, as Timings.costs
     windows: dict[int, list[float]]  # {rows: seconds of each window, or of a part of it}
 
     def is_enough(self) -> bool:
@@ -89,11 +88,11 @@ class Timed:
         return min(counts) >= ENOUGH
 
 
-def time_costs(session: Session, x: Sequence[int]) -> Clock:
+def time_costs(session: Session, x: Sequence[int]) -> Timings:
     """Decode a few tokens after a part of this text, which the models have just read, and time windows, until there are
     enough calls in which the threads waited little for a core."""
     if not session.engine.predicts:
-        return Clock({}, withheld="calls of other sizes are not timed on JAX")
+        return Timings({}, withheld="calls of other sizes are not timed on JAX")
     K = next((K for K in session.plan.Ks if isinstance(K, int)), USUAL_K)
     sessions = one_drafter_each(session, K)
     prompt = prompt_in(x, session.n_ctx)
@@ -105,23 +104,23 @@ def time_costs(session: Session, x: Sequence[int]) -> Clock:
         time_once(timed, sessions, prompt)
         seconds = time.perf_counter() - began
     if not timed.is_enough():
-        return Clock({}, withheld="other programs used the cores while calls were timed")
+        return Timings({}, withheld="other programs used the cores while calls were timed")
     text = KnownText(prompt[:1].tolist(), prompt.tolist())
     costs = {role: costs_in(timed, role) for role in sessions}
-    return Clock(costs, time_by_text(text))
+    return Timings(costs, time_by_text(text))
 
 
 def one_drafter_each(session: Session, K: int) -> dict[str, Session]:
     """Return sessions by role, each with one drafter; if no drafter is a model, the session by ""."""
     sessions = {}
-    for spec in drafting_models(session):
+    for spec in specs_with_models(session):
         sessions[spec.role] = session.changed(drafter=spec.name, K=K, tree=None, stop=None)
     return sessions or {"": session.changed(K=K, stop=None)}
 
 
 def prompt_in(x: Sequence[int], n_ctx: int) -> np.ndarray:  # [n] -> [n_prompt]
     """Return the beginning of the text's last window, after which there is room for what is timed."""
-    [*_, last] = windows(len(x), n_ctx)
+    [*_, last] = excerpts(len(x), n_ctx)
     room = min(last.end - last.start - 1, n_ctx - N_DECODED, MOST_PROMPT)
     end = last.start + max(1, room)
     return np.array(x[last.start : end])
@@ -157,7 +156,7 @@ def is_quiet(waited: float, seconds: float) -> bool:
     return waited <= DISTURBED * seconds
 
 
-def costs_in(timed: Timed, role: str) -> Costs:
+def costs_in(timed: Timed, role: str) -> DraftingCosts:
     """Return the costs of a drafter. A window costs a row at least."""
     speculative = timed.speculative[role]
     in_loop = costs_of(record_of(speculative))
@@ -166,7 +165,7 @@ def costs_in(timed: Timed, role: str) -> Costs:
     of_windows = {rows: median(times) for rows, times in timed.windows.items()}
     by_rows = costs_of_windows(t_target, in_loop.by_rows, n_calls, of_windows)
     draft = in_loop.draft if role else None
-    return Costs({rows: max(t_target, by_rows[rows]) for rows in by_rows}, draft or 0.0)
+    return DraftingCosts({rows: max(t_target, by_rows[rows]) for rows in by_rows}, draft or 0.0)
 
 
 def record_of(steps: list[TextStep]) -> DecoderRecord:
@@ -176,45 +175,45 @@ def record_of(steps: list[TextStep]) -> DecoderRecord:
 # ---- What to expect --------------------------------------------------------------------------------------------------
 
 
-def Ks_of(session: Session, clock: Clock) -> list[int]:
+def Ks_of(session: Session, timings: Timings) -> list[int]:
     """Return the Ks of the table: KS and the session's own, as far as windows were timed."""
-    most = min((max(costs.by_rows) - 1 for costs in clock.costs.values()), default=max(KS))
+    most = min((max(costs.by_rows) - 1 for costs in timings.costs.values()), default=max(KS))
     own = [K for K in session.plan.Ks if isinstance(K, int)]
     return sorted(K for K in {*KS, *own} if most >= K)
 
 
-def expected(session: Session, x: Sequence[int], scores: Scores, clock: Clock) -> dict[str, dict[str, Expected]]:
+def expected(session: Session, x: Sequence[int], scores: Scores, timings: Timings) -> dict[str, dict[str, Expected]]:
     """Return {drafter: {K: Expected}} of each model that drafts, of look-ups, and of look-ups in front of a model, but
     not of a copy."""
-    models = [spec for spec in drafting_models(session) if scores[spec.role].chances]
+    models = [spec for spec in specs_with_models(session) if scores[spec.role].chances]
     drafters: dict[str, list[DrafterSpec]] = {}
     for spec in models:
         drafters |= {spec.name: [spec]} if spec.role in FORMATS else candidates([[spec]], has_drafted=True)
     drafters |= candidates(session.plan.levels, has_drafted=False)
     result = {}
     for name, specs in drafters.items():
-        if clock.costs or specs[0] in models:  # a device has no look-ups
-            result[name] = of_drafter(session, x, scores, specs, clock)
+        if timings.costs or specs[0] in models:  # a device has no look-ups
+            result[name] = of_drafter(session, x, scores, specs, timings)
     return result
 
 
 def of_drafter(
-    session: Session, x: Sequence[int], scores: Scores, specs: Sequence[DrafterSpec], clock: Clock
+    session: Session, x: Sequence[int], scores: Scores, specs: Sequence[DrafterSpec], timings: Timings
 ) -> dict[str, Expected]:
     """Return {K: Expected} of a drafter with these parts, by decoding parts of the text once more."""
     role = specs[-1].role  # "" for look-ups alone
     texts = parts_of(x, scores.get(role, TokenScores()), session.n_ctx)
     prices = Prices(lambda rows: 1.0, draft=0.0, by_text=0.0)
-    if clock.costs:
-        costs = clock.costs.get(role) or next(iter(clock.costs.values()))
-        prices = Prices(line_through(costs.by_rows), costs.draft, clock.by_text)
+    if timings.costs:
+        costs = timings.costs.get(role) or next(iter(timings.costs.values()))
+        prices = Prices(line_through(costs.by_rows), costs.draft, timings.by_text)
     n_tokens = sum(text.N for text in texts)
     of_K = {}
-    Ks: list[Any] = Ks_of(session, clock)
-    for K in [*Ks, "auto"] if clock.costs else Ks:
+    Ks: list[Any] = Ks_of(session, timings)
+    for K in [*Ks, "auto"] if timings.costs else Ks:
         seconds, n_calls = mean_decode(texts, prices, specs, K)
         tokens = n_tokens / n_calls
-        speedup = min(tokens, n_tokens * prices.window(1) / seconds) if clock.costs else None
+        speedup = min(tokens, n_tokens * prices.window(1) / seconds) if timings.costs else None
         by_formula = None
         if K != "auto" and len(specs) == 1 and role:
             by_formula = leviathan_tokens(float(np.mean(scores[role].chances)), K)

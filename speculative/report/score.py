@@ -9,7 +9,7 @@ import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.report.document import lines_of_tokens, score_to_json, write_score
-from speculative.report.expected import Clock, Ks_of, drafting_models, expected, time_costs
+from speculative.report.expected import Ks_of, Timings, expected, specs_with_models, time_costs
 from speculative.report.make_record import machine, models_of, names_of, public_options, rule_of
 from speculative.report.run import Written
 from speculative.report.score_page import score_page
@@ -71,10 +71,10 @@ def score(session: Session, text: str) -> Score:
     """
     x = text_ids(session, text)
     scores = score_tokens(session, x, quiet=getattr(session.options, "quiet", False))
-    clock = time_costs(session, x)
-    models = [scored_model(session, "target", None, scores["target"], clock)]
-    for spec in drafting_models(session):
-        models.append(scored_model(session, spec.role, spec.name, scores[spec.role], clock))
+    timings = time_costs(session, x)
+    models = [scored_model(session, "target", None, scores["target"], timings)]
+    for spec in specs_with_models(session):
+        models.append(scored_model(session, spec.role, spec.name, scores[spec.role], timings))
     record = ScoreRecord(
         options=public_options(session),
         machine=machine(session),
@@ -84,15 +84,17 @@ def score(session: Session, text: str) -> Score:
         tokens=x,
         pieces=pieces_of(session, x),
         models=models,
-        beta={str(K): costs.beta(K) for costs in [*clock.costs.values()][:1] for K in Ks_of(session, clock)},
-        expected=expected(session, x, scores, clock),
-        withheld=clock.withheld,
+        beta={str(K): costs.beta(K) for costs in [*timings.costs.values()][:1] for K in Ks_of(session, timings)},
+        expected=expected(session, x, scores, timings),
+        withheld=timings.withheld,
         names=names_of({*x}.union(*(model.likeliest for model in models)), session.encoder),
     )
     return Score(record)
 
 
-def scored_model(session: Session, role: str, drafter: str | None, scores: TokenScores, clock: Clock) -> ScoredModel:
+def scored_model(
+    session: Session, role: str, drafter: str | None, scores: TokenScores, timings: Timings
+) -> ScoredModel:
     spec = session.models.spec(role) if role in session.plan.network_roles else None
     nats = -float(np.mean(scores.log_probs))
     return ScoredModel(
@@ -103,7 +105,7 @@ def scored_model(session: Session, role: str, drafter: str | None, scores: Token
         nats=finite(nats),
         perplexity=math.exp(min(nats, 700)) if math.isfinite(nats) else None,
         alpha=float(np.mean(scores.chances)) if scores.chances else None,
-        c=clock.costs[role].c if role in clock.costs else None,
+        c=timings.costs[role].c if role in timings.costs else None,
         log_probs=[finite(number) for number in scores.log_probs],
         likeliest=scores.likeliest,
         chances=scores.chances,

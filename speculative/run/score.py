@@ -24,7 +24,7 @@ BLOCK = 64  # rows of a model in one call, as those of a long text take much mem
 
 @dataclass
 class TokenScores:
-    """What a model gives to each token of a text after the first: [n - 1] each."""
+    """The scores of a model for each token of a text after the first: [n - 1] each."""
 
     log_probs: list[float] = field(default_factory=list)  # nats, of the token after all before it
     likeliest: list[int] = field(default_factory=list)  # the token that the model itself would take
@@ -32,7 +32,7 @@ class TokenScores:
     chances: list[float] = field(default_factory=list)  # that its draft is accepted there; [] for the target
 
 
-class Window(NamedTuple):
+class Excerpt(NamedTuple):
     """A part of a text that fits into the context. The tokens x[first:end] are scored after x[start:first]."""
 
     start: int
@@ -40,15 +40,15 @@ class Window(NamedTuple):
     end: int
 
 
-def windows(n: int, n_ctx: int) -> Iterator[Window]:
-    """Yield the windows that score tokens 1 to n - 1 of a text. The first window has n_ctx tokens; a later one begins
+def excerpts(n: int, n_ctx: int) -> Iterator[Excerpt]:
+    """Yield the excerpts that score tokens 1 to n - 1 of a text. The first excerpt has n_ctx tokens; a later one begins
     with n_ctx / 2 tokens that were scored before, so that all tokens have as many before them."""
-    window = Window(0, 1, min(n, n_ctx))
-    yield window
-    while window.end < n:
-        start = window.end - n_ctx // 2
-        window = Window(start, window.end, min(n, start + n_ctx))
-        yield window
+    excerpt = Excerpt(0, 1, min(n, n_ctx))
+    yield excerpt
+    while excerpt.end < n:
+        start = excerpt.end - n_ctx // 2
+        excerpt = Excerpt(start, excerpt.end, min(n, start + n_ctx))
+        yield excerpt
 
 
 def text_ids(session: Session, text: str) -> list[int]:
@@ -63,18 +63,18 @@ def score_tokens(session: Session, x: Sequence[int], quiet: bool = False) -> dic
     """Return the scores of a text by each model of the session, by role, the target first. x: [n], n >= 2. quiet: show
     no bar. Raises UserError."""
     session.models.files_in_use.check()
-    models = new_models(session)
+    models = scoring_models(session)
     scores = {role: TokenScores() for role in models}
     with working("scoring", len(x) - 1, "token", quiet) as bar:
-        for window in windows(len(x), session.n_ctx):
-            for first in range(window.first, window.end, BLOCK):
-                end = min(first + BLOCK, window.end)
-                score_block(models, np.array(x[window.start : end]), end - first, session.plan.rule, scores)
+        for excerpt in excerpts(len(x), session.n_ctx):
+            for first in range(excerpt.first, excerpt.end, BLOCK):
+                end = min(first + BLOCK, excerpt.end)
+                score_block(models, np.array(x[excerpt.start : end]), end - first, session.plan.rule, scores)
                 bar.update(end - first)
     return scores
 
 
-def new_models(session: Session) -> dict[str, Model]:
+def scoring_models(session: Session) -> dict[str, Model]:
     """Return the models by role, with their temperature and filters. A copy of the target has a cache of its own here,
     so that its scores are those of a model in its format."""
     models = {}

@@ -13,7 +13,7 @@ from speculative import load_pair
 from speculative.cli.modes import replay
 from speculative.report.document import read_run
 from speculative.report.expected import parts_of
-from speculative.run.score import TokenScores, windows
+from speculative.run.score import TokenScores, excerpts
 
 TEXT = "It was upon a bitterly cold night and frosty morning, towards the end of the winter of '97, that I woke."
 LONG = " ".join(TEXT[: 30 + i] for i in range(36))  # longer than the context
@@ -23,7 +23,7 @@ def plain_logits(model, x, n_ctx):
     """gpt2.py's logits [n - 1, n_vocab], of the windows that a text of n tokens is read in."""
     _, hparams, params = model
     rows = []
-    for start, first, end in windows(len(x), n_ctx):
+    for start, first, end in excerpts(len(x), n_ctx):
         logits = gpt2(np.array(x[start : end - 1]), **params, n_head=hparams["n_head"])  # [end - 1 - start, n_vocab]
         rows.append(logits[first - 1 - start :].astype(np.float64))
     return np.concatenate(rows)
@@ -69,7 +69,7 @@ def test_a_score_is_that_of_the_plain_forward_pass(bundled, engine, text, temper
 @pytest.mark.parametrize(("n", "n_ctx"), [(2, 16), (16, 16), (17, 16), (100, 16), (7, 2), (9, 3)])
 def test_windows_score_each_token_once_with_half_a_context_before_it(n, n_ctx):
     scored = []
-    for start, first, end in windows(n, n_ctx):
+    for start, first, end in excerpts(n, n_ctx):
         assert end - start <= n_ctx
         assert start == 0 or first - start == n_ctx // 2
         scored += range(first, end)
