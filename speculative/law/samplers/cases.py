@@ -254,8 +254,8 @@ CASES = [case for line in LINES for case in line.cases()]
 
 
 def interleaved(cases: list[Case]) -> list[Case]:
-    """The case with the fewest texts of each line, and so on up to the one with the most: the first half of all has the
-    first half of each line. Those with one or two texts, which show little, come last.
+    """The case with the fewest texts of each line, after Line.first, and so on up to the one with the most: the first
+    half of all has the first half of each line. Those with one or two texts, which show little, come last.
 
     Of a line a with 2 cases and a line b with 4, the smallest first: a0 b0 b1 a1 b2 b3, because 0, 0, 1/4, 1/2, 1/2 and
     3/4 of the line come before them.

@@ -109,9 +109,7 @@ def trial_in_first_cases(decode: Callable) -> Trial:
 def follow_cases(findings: Findings, progress: Progress) -> None:
     """Follow as many cases as there are nodes for, of each line at least one. Raises UserError."""
     n_nodes: Counter = Counter()  # of each line that was tried
-    findings.is_thorough |= (
-        "tensors" not in WALK.of_path
-    )  # of the last path
+    findings.is_thorough |= "tensors" not in WALK.of_path  # of the last path
     for case in interleaved(CASES):
         progress.show(so_far(findings))
         # A wrong one is followed further, as more cases tell its causes apart.
