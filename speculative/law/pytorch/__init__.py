@@ -100,9 +100,11 @@ class UnknownMode(DispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         call = Call(operation, args, kwargs or {})
         kind = kind_of(operation)
-        if coded_numbers().get(torch.int64):
-            ask_for_ints(call, kind)
-        if kind is draw or (coded_numbers() and any(map(may_be_unknown, tensors_in([args, kwargs])))):
+        if not coded_numbers():
+            return draw(call) if kind is draw else call.run()
+        tensors = tensors_in([args, kwargs])
+        ask_for_ints(call, kind, tensors)
+        if kind is draw or any(map(may_be_unknown, tensors)):
             return kind(call)
         return call.run()
 
@@ -144,6 +146,9 @@ def unknown_tensors() -> Iterator[None]:
     exits: dict[str, Any] = {name: exit_of(mode, name) for name in EXITS}
     entries: dict[str, Any] = {name: entry_of(name) for name in ENTRIES}
     with contextlib.ExitStack() as stack:
+        # PyTorch divides even a softmax of a few rows among threads, which takes longer than the softmax.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
         if "torch._dynamo" in sys.modules:  # PyTorch's compiler
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(patch.multiple(torch.Tensor, **exits))

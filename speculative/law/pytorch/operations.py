@@ -19,6 +19,7 @@ from speculative.law.pytorch.codes import (
     N_VALUES,
     Operation,
     codes_of,
+    may_be_unknown,
     objects_of,
     overload_of,
     resolve,
@@ -81,10 +82,11 @@ def with_each(change: Callable, given):
     return change(given)
 
 
-def ask_for_ints(call: Call, kind: Callable) -> None:
-    """Fork for those whole numbers that an operation looks at: those that it is given, but for indices of the largest
-    and the like that it moves only, and for numbers of many values that it computes with."""
-    tensors = tensors_in([call.args, call.kwargs])
+def ask_for_ints(call: Call, kind: Callable, tensors: list[torch.Tensor]) -> None:
+    """Fork for those whole numbers that an operation looks at, of all that it is given in these tensors. It does not
+    look at what it moves only, and computes with numbers of many values."""
+    if not any(map(may_be_unknown, [tensor for tensor in tensors if tensor.dtype == torch.int64])):
+        return
     if kind in (move, put) and len({tensor.dtype for tensor in tensors if tensor.dtype != torch.bool}) < 2:
         given = call.given()
         tensors = tensors_in([given.get("index"), given.get("indices")])
