@@ -288,7 +288,10 @@ def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> Use
 def unknown_model(name: str, models_dir: str) -> str:
     """Return the names that could have been meant: the official sizes, and the folders of models_dir."""
     folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
-    there = f"; {models_dir} has {shorten(', '.join(folders), 200)}" if folders else ""
+    said = f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}"
+    if folders:
+        said += f"; {models_dir} has {shorten(', '.join(folders), 200)}"
     other = meant(name, [*MODEL_SIZES, *folders], OTHER_NAMES_OF_MODELS)
-    hint = f"; did you mean {other}?" if other else ""
-    return f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}{there}{hint}"
+    if other:
+        said += f"; did you mean {other}?"
+    return said

@@ -48,10 +48,15 @@ def check_batch(models: Iterable[dict], n_texts: int, n_tokens: int, free: int |
     """Raise UserError if the caches of texts that are decoded together need more bytes than are free. models: the
     hparams of those that have a cache for each text. n_tokens: of the longest text."""
     of_text = sum(cache_bytes(hparams, n_tokens) for hparams in models)
-    if free is not None and n_texts * of_text > free:
-        needs = f"the caches of {n_texts} texts need {bytes_in_words(n_texts * of_text)} of memory"
-        fits = f"{free // of_text} texts at a time would fit" if free >= of_text else "take shorter texts"
-        raise UserError(f"{needs}, and {bytes_in_words(free)} are free: {fits}")
+    of_all = n_texts * of_text
+    if free is None or of_all <= free:
+        return
+    n_fitting = free // of_text
+    fits = f"{n_fitting} texts at a time would fit" if n_fitting else "take shorter texts"
+    raise UserError(
+        f"the caches of {n_texts} texts need {bytes_in_words(of_all)} of memory, ",
+        f"and {bytes_in_words(free)} are free: {fits}",
+    )
 
 
 def read_bytes(path: str | Path, label: str = "", unit: int = 1) -> int | None:

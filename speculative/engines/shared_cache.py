@@ -190,10 +190,12 @@ class SharedNetwork(CachedNetwork):
     def rows_by_paths(self, x, tree: Tree, nodes: Sequence[int]) -> Rows:  # [n], [m]
         """The same by a call for each path, as if a node that several paths share were read once."""
         with self.lock:
-            self.shared.take(self, x[:-1] if min(nodes) == 0 else x)
-            n_read = len(x) - min(self.n_kept(x), len(x) - 1)
+            before_nodes = x[:-1] if min(nodes) == 0 else x
+            self.shared.take(self, before_nodes)
+            n_kept = min(self.n_kept(x), len(x) - 1)
             rows = super().tree_rows(x, tree, nodes)
-        return rows._replace(n_read=n_read + len(rows.logits) - 1)
+        n_read = len(x) - n_kept + len(rows.logits) - 1
+        return rows._replace(n_read=n_read)
 
 
 def with_shared_caches(networks: Mapping[str, Network], copies: Sequence[str]) -> dict[str, Network]:

@@ -109,10 +109,11 @@ class Learned:
         self.window_costs.learn(call)
         self.recent_seconds = DECAY * self.recent_seconds + call.seconds
         self.recent_tokens = DECAY * self.recent_tokens + n_accepted + 1
-        for stats, (margins, seconds) in attempts.items():
-            # At their usual cost: if one draft was interrupted, tokens are not dearer from now on.
-            self.recent_seconds += len(margins) * stats.draft_seconds.usual
-            stats.draft_seconds.add(seconds / max(1, len(margins)))
+        for stats, attempt in attempts.items():
+            n_drafts = len(attempt.margins)
+            usual = stats.draft_seconds.usual
+            self.recent_seconds += n_drafts * usual  # if one draft was interrupted, tokens are not dearer from now on
+            stats.draft_seconds.add(attempt.seconds / max(1, n_drafts))
 
 
 # ---- The chance that a draft is accepted, by its margin --------------------------------------------------------------

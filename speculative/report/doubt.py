@@ -37,7 +37,10 @@ def are_steady(steps: Sequence[TextStep]) -> bool:
         if step.seconds and not step.prefill:
             by_rows[step.drafted + 1].append(step.seconds - step.drafting)
     often = [times for times in by_rows.values() if len(times) >= MIN_CALLS]
-    return bool(often) and all(median(times) < STEADY * min(times) for times in often)
+    if not often:
+        return False
+    spreads = [median(times) / min(times) for times in often]
+    return max(spreads) < STEADY
 
 
 def reason_to_doubt(f: Figures, comparison: Comparison, spread: float | None) -> str | None:

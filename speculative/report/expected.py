@@ -230,8 +230,8 @@ def parts_of(x: Sequence[int], of_model: TokenScores, n_ctx: int) -> list[KnownT
     for start in starts:
         prompt = x[max(0, start - n_ctx // 2) : start]
         new = x[start : start + PART]
-        first = start - 1  # of lists that begin with the second token
-        chances = of_model.chances[first : first + PART]
-        margins = of_model.margins[first : first + PART]
+        here = slice(start - 1, start - 1 + PART)  # the lists begin with the second token
+        chances = of_model.chances[here]
+        margins = of_model.margins[here]
         parts.append(KnownText(prompt, new, chances, margins))
     return parts

@@ -121,9 +121,11 @@ def grid(score: ScoreRecord) -> dict | None:
     if not speedups:
         return None
     rows = []
-    for K in next(iter(speedups.values())):
+    Ks = [*next(iter(speedups.values()))]
+    for K in Ks:
         of_drafters = [of_K[K] for of_K in speedups.values()]
         rows.append([K, score.beta.get(K), *of_drafters])
     best = best_setting(speedups)
-    made = tables.Grid([*speedups], rows, best, run=(0, 0.0))  # none was run
+    names = [*speedups]
+    made = tables.Grid(names, rows, best, run=(0, 0.0))  # none was run
     return made._asdict()

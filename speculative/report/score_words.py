@@ -147,8 +147,9 @@ def tokens_table(score: ScoreRecord) -> Table:
     """Return each token with the logarithms of its probabilities, its chance, and the models' own likeliest tokens."""
     target, draft = score.target, score.draft
     models = [target, draft] if draft else [target]
+    of_draft = ["log p", "α"] if draft else []
     bests = [f"likeliest, {model.role}" for model in models]
-    rows: Table = [("#", "token", "log q", *(["log p", "α"] if draft else []), *bests)]
+    rows: Table = [("#", "token", "log q", *of_draft, *bests)]
     for i, piece in enumerate(score.pieces[1:]):
         numbers = [log_prob(target, i)]
         if draft:

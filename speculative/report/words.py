@@ -60,8 +60,13 @@ def digits(p: float) -> str:
 
 def functions_used(models: Sequence[Model], o: ModelOptions) -> list[str]:
     """Return the target, drafters and rule of a run that are functions of the user, in words."""
-    names = [f"the target {model.size}" for model in models if model.role == "target" and not model.weight_bytes]
-    names += [f"the drafter {name}" for name in re.split("[+/]", o.drafter) if name not in drafters.DRAFTERS]
+    names = []
+    for model in models:
+        if model.role == "target" and not model.weight_bytes:
+            names.append(f"the target {model.size}")
+    for name in re.split("[+/]", o.drafter):
+        if name not in drafters.DRAFTERS:
+            names.append(f"the drafter {name}")
     if o.accept.partition(":")[0] not in RULES:
         names.append(f"the rule {o.accept}")
     return names

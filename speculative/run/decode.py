@@ -174,7 +174,8 @@ class Text:
         self.stream = StreamDecoder(setup.encoder, setup.plan.stop)
         self.observer = observer
         self.rng = observer.watched(rng) if observer else rng  # records its numbers if an observer explains the tests
-        self.outer_levels = [specs[0].name for specs in setup.plan.levels[:-1]]
+        outer = setup.plan.levels[:-1]
+        self.outer_levels = [specs[0].name for specs in outer]
 
     @property
     def is_stopped(self) -> bool:

@@ -103,7 +103,8 @@ def log_probs_of(logits: np.ndarray, tokens: np.ndarray) -> list[float]:  # [n, 
     """Return the logarithm of each token's probability, softmax(logits), summed in float64."""
     largest = np.max(logits, axis=-1, keepdims=True)  # [n, 1]
     shifted = logits.astype(np.float64) - largest  # [n, n_vocab]
-    own = shifted[np.arange(len(tokens)), tokens]  # [n]
+    rows = np.arange(len(tokens))  # [n]
+    own = shifted[rows, tokens]  # [n]
     sums = np.sum(np.exp(shifted), axis=-1)  # [n]
     log_probs = own - np.log(sums)  # [n]
     return log_probs.tolist()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import is_dataclass
 from functools import partial
@@ -64,10 +65,13 @@ class Function:
 def takes_torch(function: Callable, name: str, parameter: inspect.Parameter) -> bool:
     """Whether a parameter of this name is a generator of PyTorch's: by its annotation, or as its module has PyTorch."""
     annotation = str(parameter.annotation)
-    if "torch" in annotation or "np." in annotation or "numpy" in annotation or "random" in annotation:
+    if re.search(r"torch|np\.|numpy|random", annotation):
         return "torch" in annotation
-    names = getattr(inspect.unwrap(getattr(function, "func", function)), "__globals__", {})
-    return name != "random_state" and name != "rng" and any(is_torch(thing) for thing in [*names.values()])
+    if name in ("random_state", "rng"):  # NumPy's names
+        return False
+    function = inspect.unwrap(getattr(function, "func", function))
+    names = getattr(function, "__globals__", {})
+    return any(map(is_torch, [*names.values()]))
 
 
 def is_torch(thing: Any) -> bool:
