@@ -3,6 +3,7 @@
 Rules, drafters and filters are tested because they are registered. Each test goes along every path of a decode.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -28,9 +29,11 @@ from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
 from speculative.law import main as check_law
+from speculative.law.forks import NotFollowed
 from speculative.law.paths import EXACT, NotRepeatable, distance, law_of
 from speculative.law.samplers import drawn, following, guard
 from speculative.law.samplers.cases import CASES, LINES, interleaved
+from speculative.law.samplers.functions import Function
 from speculative.law.samplers.guard import as_user_errors, law_of_texts, stand_ins_in
 from speculative.law.samplers.mistakes import LOOP, MISTAKES
 from speculative.law.samplers.sampler import Sampler
@@ -711,6 +714,25 @@ def test_a_program_that_sees_the_path_before_has_no_law():
         law_of(program)
 
 
+def test_a_refusal_that_somebodys_code_catches_is_not_forgotten():
+    def program(rng):
+        with contextlib.suppress(Exception):
+            return rng.normal() < 0
+        return False
+
+    with pytest.raises(NotFollowed, match="normal"):
+        law_of(program)
+
+
+def test_each_call_in_a_text_has_a_new_seed_and_a_new_key():
+    seeds, keys = (Function(eval(f"lambda p, {name}: {name}")) for name in ("seed", "key"))
+
+    def program(rng):
+        return seeds(rng, p=0), seeds(rng, p=0), str(keys(rng, p=0)) == str(keys(rng, p=0))
+
+    assert law_of(program) == {(0, 1, False): 1}
+
+
 def test_the_end_of_the_process_is_no_error_of_its_code():
     with pytest.raises(SystemExit), as_user_errors():
         raise SystemExit(128 + signal.SIGTERM)
@@ -893,6 +915,24 @@ def test_an_object_of_several_methods_is_asked_which_one_decodes():
         refusal(lambda: speculative.law(names["Two"]))
         == "Two has the methods draw, other: add the one that decodes, Two.METHOD"
     )
+
+
+LOOP_WITHOUT_END = """
+def mine(p):
+    while True:
+        j = random.randrange(len(p))
+        if random.random() < p[j]:
+            return j
+"""
+
+
+def test_a_loop_that_draws_until_something_is_accepted_ends_with_a_bound(monkeypatch):
+    monkeypatch.setattr(drawn, "PORTION", 30)
+    monkeypatch.setattr(drawn, "MOST_TEXTS", 30)
+    verdict = speculative.law(planted("import random\n" + LOOP_WITHOUT_END, "mine"))
+    assert verdict.lossless is None
+    assert "the paths of a loop that draws until something is accepted have no end" in verdict.words
+    assert "a loss above" in verdict.words
 
 
 FILES_THAT_DO_NOT_END = [
