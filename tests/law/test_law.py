@@ -1048,3 +1048,15 @@ def test_foreign_parameters_are_answered_with_a_file_that_calls_the_function(par
     assert "from theirs import mine" in done.stdout
     assert call in done.stdout
     compile(done.stdout, "adapter.py", "exec")
+
+
+def test_a_cause_is_named_in_a_loop_without_a_bonus_token(few_cases):
+    without = f"            x = [*x, {BONUS}]\n", ""
+    assert speculative.law(in_the_blogs_form(*without)).lossless
+    verdict = speculative.law(in_the_blogs_form(*without, REST, "q[i]"))
+    assert verdict.cause == "a rejected draft is replaced by a draw from q, not from max(0, q - p)"
+
+
+def test_small_distances_are_put_down_to_rounding(few_cases):
+    verdict = speculative.law(in_the_blogs_form(RATIO, "q[i][j] / (p[i][j] + 1e-5)"))
+    assert verdict.words.endswith("All distances are small: rounding, or an epsilon in a quotient; not the method.")

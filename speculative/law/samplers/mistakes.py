@@ -212,22 +212,33 @@ class Mistake(NamedTuple):
     """Mistakes that are told by the same words have the same name."""
 
     name: str
-    edits: list[Edit]
+    edits: tuple[Edit, ...]
 
-    def loop(self, is_blogs: bool, has_nan: bool) -> Callable:
-        """LOOP with this mistake.
-
-        is_blogs: whether all windows have K drafts, as the blog's; ours end with the text. has_nan: whether an empty
-        residual becomes NaN, as in the blog.
-        """
-        loop = patched(LOOP, "speculative_sampling", self.edits)
-        loop.__globals__.update(IS_BLOGS=is_blogs, HAS_NAN=has_nan)
+    def loop(self, kind: "LoopKind", has_nan: bool) -> Callable | None:
+        """LOOP with this mistake; None if it cannot be made in a loop of this kind. has_nan: whether an empty residual
+        becomes NaN, as in the blog."""
+        source = LOOP if kind.has_bonus else LOOP.replace(BONUS, "")
+        if not all(edit.old in source for edit in self.edits):
+            return None
+        loop = patched(source, "speculative_sampling", self.edits)
+        loop.__globals__.update(IS_BLOGS=kind.is_blogs, HAS_NAN=has_nan)
         return loop
+
+
+class LoopKind(NamedTuple):
+    """What a loop does beside its mistake."""
+
+    is_blogs: bool  # whether all windows have K drafts, as the blog's; ours end with the text
+    has_bonus: bool = True  # whether a token follows if all drafts of a window are accepted
+
+
+BONUS = "            x = [*x, sample(q[-1])]\n"  # of LOOP
+LOOP_KINDS = LoopKind(is_blogs=True), LoopKind(is_blogs=False), LoopKind(is_blogs=True, has_bonus=False)
 
 
 def mistake_in(paragraph: str) -> Mistake:
     name, *lines = paragraph.strip().splitlines()
-    return Mistake(name, [Edit(*line.strip().split("  =>  ")) for line in lines])
+    return Mistake(name, tuple(Edit(*line.strip().split("  =>  ")) for line in lines))
 
 
 MISTAKES = [mistake_in(paragraph) for paragraph in TABLE.split("\n\n")]
@@ -263,8 +274,8 @@ def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
     if has_laws(decode, {case: case.law() for case in cases}, reseeds=False):
         return "random numbers are used twice: a seed or a generator of the same seed begins again"
     has_nan = any(() in law for law in laws.values())
-    for is_blogs in (True, False):
-        causes = mistakes_with({case: laws[case] for case in cases}, is_blogs, has_nan)
+    for kind in LOOP_KINDS:
+        causes = mistakes_with({case: laws[case] for case in cases}, kind, has_nan)
         if 0 < len(causes) < 3:
             return " or ".join(causes)
     return None if has_nan else other_rows(laws)
@@ -285,12 +296,13 @@ def telling_cases(laws: dict, wrong: list) -> list:
     return [case for key in sorted(lines) for case in lines[key][:MOST_CASES]]
 
 
-def mistakes_with(laws: dict, is_blogs: bool, has_nan: bool) -> list[str]:
+def mistakes_with(laws: dict, kind: LoopKind, has_nan: bool) -> list[str]:
     """The names of the mistakes that have these laws in a loop of this kind: see Mistake.loop.
 
     The loop draws from np.random, whose numbers are unknown: the stand-ins of the function are still in their places.
     """
-    names = [mistake.name for mistake in MISTAKES if has_laws(Sampler(mistake.loop(is_blogs, has_nan)).decode, laws)]
+    loops = {mistake: mistake.loop(kind, has_nan) for mistake in MISTAKES}
+    names = [mistake.name for mistake, loop in loops.items() if loop and has_laws(Sampler(loop).decode, laws)]
     return [*dict.fromkeys(names)]
 
 
