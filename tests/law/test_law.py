@@ -28,6 +28,7 @@ from speculative import sampling
 from speculative.drafters import DRAFTERS
 from speculative.engines.c.engine import CEngine
 from speculative.filters import Filters
+from speculative.law import function_at
 from speculative.law import main as check_law
 from speculative.law.forks import NotFollowed
 from speculative.law.paths import EXACT, NotRepeatable, distance, law_of
@@ -38,7 +39,6 @@ from speculative.law.samplers.guard import as_user_errors, law_of_texts, stand_i
 from speculative.law.samplers.mistakes import LOOP, MISTAKES
 from speculative.law.samplers.sampler import Sampler
 from speculative.law.samplers.shown import case_to_show
-from speculative.law.samplers.sources import function_at
 from speculative.rules import parse_rule
 from speculative.run import load
 from speculative.support.errors import UserError
