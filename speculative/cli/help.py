@@ -23,7 +23,8 @@ SESSION_COMMANDS = {  # a session's command -> its effect
 }
 SESSION = r"""/NAME VALUE changes an option, and /NAME off turns it off.
 /NAME alone shows it, or switches it if it is on or off.
-/why explains the last run; an empty line goes on from its text; quit ends the session.
+/why explains the last run; at a terminal an empty line goes on from its text;
+quit ends the session.
 In a prompt \n is a newline, \t a tab, \\n the characters \n.
 // begins a prompt with a slash."""
 # Values that the workbench offers, and Tab in a session: not all that an option takes.

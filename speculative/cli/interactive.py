@@ -106,13 +106,16 @@ class Conversation:
 
     session: Session[Options]
     decode: Decode
-    last: RunRecord | None = None  # the record of the last run
+    last: RunRecord | None = None  # the record of the last run, if it had one
+    has_begun: bool = False  # whether a text was decoded
 
     @naming_options("/")
     def answer(self, line: str) -> None:
         """Decode a prompt, change options or run a command. Raises UserError, and EOFError if the session is to end."""
         line = line.removeprefix("\ufeff").removesuffix("\r")  # marks of a pipe on Windows
         command = SESSION_COMMANDS.get(line.strip())
+        if re.match(r"/(help|\?)\s", line):  # with the name of an option
+            command = "help"
         if command == "quit":
             raise EOFError
         elif command == "help":
@@ -134,11 +137,15 @@ class Conversation:
             self.decode_text(without_escapes(line.removeprefix("/")))
 
     def decode_text(self, prompt: str) -> None:
+        self.last = None
+        self.has_begun = True
         self.last = self.decode(self.session, [prompt] * self.session.options.n_samples)
 
     @naming_options("/")
     def go_on(self) -> None:
-        """Decode from the end of the last text. Nothing happens if there is none."""
+        """Decode from the end of the last text. Nothing happens before the first. Raises UserError."""
+        if self.has_begun and not self.last:
+            raise UserError("there is no text to go on from: the last run had /quiet, or was interrupted")
         if self.last:
             [*_, decoder] = self.last.decoders.values()
             self.decode_text(self.last.prompts[0].text + decoder.samples[0].text)

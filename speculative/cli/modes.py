@@ -48,7 +48,10 @@ def print_text(o: Options, decode: Decode) -> None:
     """--text: print the text that one decoder adds to the prompt, and nothing else."""
     session = Session(o, prompts=choose_prompts(o), quiet=True)
     for step in session.decode(o.only or "speculative", session.prompts, o.n_tokens_to_generate):
-        show([(step.text, None)])
+        if sys.stdout.isatty():
+            show([(step.text, None)])
+        else:  # a program reads it: with control characters as they are
+            print(step.text, end="", flush=True)
     if sys.stdout.isatty():
         print()  # the next line of the shell begins below
 

@@ -51,7 +51,7 @@ def read_words(words: Sequence[str]) -> Given:
     while rest:
         if is_flag(rest[0]):
             last = read_flag(rest)
-        elif "prompt" in given or last.name in TEXTS or re.fullmatch(r"[\d.]+", rest[0]):
+        elif "prompt" in given or re.fullmatch(r"[\d.]+", rest[0]) or (last.name in TEXTS and " " not in rest[0]):
             raise cut_text(last, rest)
         else:
             last = Flag("prompt", bare_word(rest))

@@ -25,7 +25,7 @@ def headline(score: ScoreRecord) -> str:
 def summary(score: ScoreRecord) -> list[str]:
     """Return the lines that a score prints. Those of tables are at most 80 columns wide."""
     lines = [*what_was_read(score), "", *aligned(models_table(score)), "", *about(score)]
-    if score.draft:
+    if score.draft and own_expected(score):
         lines += ["", f"Expected with --drafter {score.draft.drafter}:", *aligned(K_table(score))]
     return [*lines, "", *advice(score)] if advice(score) else lines
 
@@ -87,6 +87,8 @@ def about(score: ScoreRecord) -> list[str]:
     else:
         T = f"--temperature {score.options.temperature:g}"
         lines.append(f"α, ± its standard error, is the mean of {score.rule.formula}, at {T}{greedy_words(score)}.")
+        if score.options.accept != score.rule.name:
+            lines.append(f"--accept {score.options.accept} keeps no fewer drafts than this test of one, often more.")
     return lines
 
 
@@ -128,7 +130,8 @@ def advice(score: ScoreRecord) -> list[str]:
         return []
     best = best_setting(speedups(score))
     if best.speedup < 1 + NOISE:
-        return ["Prediction: no drafter and K of these would be clearly faster than no drafts on such a text."]
+        tried = ", ".join(score.expected)
+        return [f"Prediction: with {tried} no K would be clearly faster than no drafts on such a text."]
     o = score.options
     drafter = "" if best.drafter == o.drafter and not o.fast else f"--drafter {best.drafter} "
     return [f"Prediction: {drafter}--K {best.K} would be {best.speedup:.2f} times as fast on such a text."]

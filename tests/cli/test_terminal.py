@@ -7,12 +7,13 @@ import select
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from tiny import MAIN, ROOT, refusal
 
-from speculative.cli.interactive import completions, history_file, interact
-from speculative.run.options import FIELDS
+from speculative.cli.interactive import Conversation, completions, history_file, interact
+from speculative.run.options import FIELDS, Options
 
 pytest.importorskip("readline")
 pty = pytest.importorskip("pty")  # which Windows lacks
@@ -111,6 +112,21 @@ def test_an_empty_line_goes_on_from_the_last_text(terminal):
 def history_of(folder):
     [file] = folder.glob("*/session_history")
     return [line for line in file.read_text().splitlines() if not line.startswith("_HiStOrY")]
+
+
+def test_an_empty_line_goes_on_from_no_run_without_a_record():
+    texts = []
+    conversation = Conversation(SimpleNamespace(options=Options()), lambda session, prompts: texts.append(prompts))
+    conversation.go_on()
+    assert not texts
+    conversation.answer("It was")
+    assert texts == [["It was"]]
+    assert "no text to go on from: the last run had /quiet, or was interrupted" in refusal(conversation.go_on)
+
+
+def test_a_session_explains_help_with_a_word(capsys):
+    Conversation(SimpleNamespace(options=Options()), print).answer("/help K")
+    assert "/why explains the last run" in capsys.readouterr().out
 
 
 def test_an_empty_histfile_keeps_no_history(monkeypatch):

@@ -8,12 +8,16 @@ import stat
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from tiny import MAIN, ROOT, decoded, refusal, tokens_of
 
+from speculative.cli import modes
 from speculative.cli.modes import replay
+from speculative.cli.words import read_words
 from speculative.run.decode import DECODERS
+from speculative.run.options import Options
 from speculative.support.files import check_outputs, standard_output, write_text
 from speculative.support.texts import read_prompts, read_text
 
@@ -130,6 +134,18 @@ def test_dev_stdout_is_standard_output():
 def test_with_text_nothing_but_the_generated_text_is_printed(name, command, pair):
     text = "".join(step.text for step in pair.decode(name, ["It was"], 20))
     assert command("--demo", "--text", f"--only={name}", "-n=20", "It was") == (0, text, "")
+
+
+def test_a_text_for_a_pipe_has_its_characters_as_they_are(monkeypatch, capsys):
+    session = SimpleNamespace(prompts=[""], decode=lambda *given: [SimpleNamespace(text="a\x0cb\x1b")])
+    monkeypatch.setattr(modes, "Session", lambda o, **given: session)
+    modes.print_text(Options(), print)
+    assert capsys.readouterr().out == "a\x0cb\x1b"
+
+
+def test_a_quoted_prompt_may_follow_a_stop_text():
+    assert read_words(["--stop", ".", "It was"]) == {"stop": ["."], "prompt": "It was"}
+    assert "a stop text is given as" in refusal(read_words, ["--stop", "It", "was"])
 
 
 def test_a_seed_that_was_drawn_is_printed_and_written_and_gives_the_text_again(command, tmp_path):
