@@ -159,6 +159,7 @@ class Options(ModelOptions):
 # fmt: on
 
 
+MODES = ("text", "verify", "score", "serve", "pack")  # options that ask for something in place of the run
 AnyOptions = TypeVar("AnyOptions", bound=ModelOptions)
 FIELDS = {f.name: f for f in fields(Options)}
 SHORT = {f.metadata["short"]: name for name, f in FIELDS.items() if "short" in f.metadata}
@@ -253,6 +254,10 @@ def read_values(given: dict, names: Collection[str], base: ModelOptions | None) 
             raise unknown_option(Option(name), names)
         f = FIELDS[name]
         if base and not f.metadata.get("live"):
+            if name in MODES:
+                raise UserError(
+                    Option(name), " is not for a session: start the program with it in place of --interactive"
+                )
             raise UserError(Option(name), " cannot change while models are loaded: start again with it")
         values[name] = f.default if value is None else checked(Option(name), f.metadata["check"], value)
     return values
