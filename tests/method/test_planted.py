@@ -222,11 +222,11 @@ def drops_a_proposal_after_it_was_drawn(self, x, k):
 
 
 @mistakes.plant(CHAIN, decode, "new_loop")
-def draws_drafts_by_a_twin_of_the_generator(setup, models, name, x, N, rng):
+def draws_drafts_by_a_twin_of_the_generator(setup, models, decoder, x, N, rng):
     of_loop, of_drafter = twins(rng)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "new_context", lambda setup, models, rng: new_context(setup, models, of_drafter))
-        return new_loop(setup, models, name, x, N, of_loop)
+        return new_loop(setup, models, decoder, x, N, of_loop)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

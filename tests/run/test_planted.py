@@ -443,22 +443,22 @@ def takes_the_largest_context(o, models, functions=NO_FUNCTIONS, prompts=()):
 
 
 @mistakes.plant(check_samples, decode_module, "decode")
-def begins_at_the_first_sample(setup, name, inputs, N, first_sample=0, observer=None):
-    return decode(setup, name, inputs, N, 0, observer)
+def begins_at_the_first_sample(setup, decoder, inputs, N, first_sample=0, observer=None):
+    return decode(setup, decoder, inputs, N, 0, observer)
 
 
 @mistakes.plant(check_rule, decode_module, "new_loop")
-def has_one_rule(setup, models, name, x, N, rng):
+def has_one_rule(setup, models, decoder, x, N, rng):
     other = copy(setup)
     other.plan = replace(setup.plan, rule=TOKEN)
-    return new_loop(other, models, name, x, N, rng)
+    return new_loop(other, models, decoder, x, N, rng)
 
 
 @mistakes.plant(check_greedy, decode_module, "new_loop")
-def decodes_with_the_draft(setup, models, name, x, N, rng):
-    if name == "autoregressive":
+def decodes_with_the_draft(setup, models, decoder, x, N, rng):
+    if decoder == "autoregressive":
         return autoregressive_sampling(x, lambda x: [models[role](x) for role in ("target", "draft")][-1], N, rng)
-    return new_loop(setup, models, name, x, N, rng)
+    return new_loop(setup, models, decoder, x, N, rng)
 
 
 @mistakes.plant(check_stop, Text, "add")
