@@ -180,11 +180,11 @@ def check_writable(path: str) -> None:
     folder = os.path.dirname(real)
     if os.path.isdir(real):
         raise UserError(f"cannot write to {path}: it is a folder")
-    if os.path.exists(real) and not os.path.isfile(real):  # a pipe or a device, which is written straight
-        if not os.access(real, os.W_OK):
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device, which is written straight
+        if not os.access(path, os.W_OK):
             raise UserError(f"cannot write to {path}: you may not write to it")
-        if not stat.S_ISFIFO(os.stat(real).st_mode):  # to open a pipe waits for its reader
-            try_to_write(path, real)
+        if not stat.S_ISFIFO(os.stat(path).st_mode):  # to open a pipe waits for its reader
+            try_to_write(path, path)
         return
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {path}: {folder} is not a folder in which you may write")

@@ -30,7 +30,7 @@ if not library.compiles():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
 from speculative.engines.c import arguments, forward, threads
-from speculative.engines.c.arguments import Cache
+from speculative.engines.c.cache import Cache
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.forward import CompiledPass
 

@@ -81,6 +81,17 @@ def test_a_pipe_is_written_straight_and_stays_one(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="this system has no files of open files")
+def test_a_pipe_without_a_name_is_written_straight():
+    """As a shell gives one: --json >(jq .)"""
+    reading, writing = os.pipe()
+    check_outputs([f"/dev/fd/{writing}"])
+    write_text(f"/dev/fd/{writing}", "a run")
+    os.close(writing)
+    with open(reading) as f:
+        assert f.read() == "a run"
+
+
 def test_a_file_that_is_written_over_keeps_its_mode(tmp_path):
     path = tmp_path / "run.json"
     path.write_text("old")

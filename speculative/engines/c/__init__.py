@@ -2,6 +2,6 @@
 
 In C, engine.c is the network, rows.c prepares rows and products.c multiplies, pack.c cuts a matrix into tiles, and
 threads.c shares a pass among threads; amx.c multiplies where the CPU has AMX. In Python, forward.py makes a call:
-arguments.py fills the structs of arguments.h and has the KV cache, threads.py the threads. library.py compiles, and
-reads the structs' declarations; packing.py and pack_files.py keep the tiles.
+arguments.py fills the structs of arguments.h, cache.py has the KV cache, threads.py the threads. library.py compiles,
+and reads the structs' declarations; packing.py and pack_files.py keep the tiles.
 """

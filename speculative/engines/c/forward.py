@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speculative.engines.c.arguments import Cache, Memory, address
+from speculative.engines.c.arguments import Memory, address
+from speculative.engines.c.cache import Cache
 from speculative.engines.c.library import lanes, library, numbers, struct
 from speculative.engines.c.packing import aligned
 from speculative.engines.c.threads import pool
