@@ -241,8 +241,8 @@ def find_largest(call: Call):
         tensor, dim = tensor.reshape(-1), 0
     if not has_values:
         keys = objects_of(tensor) if call.name == "argmax" else -objects_of(tensor)
-        indices = np.apply_along_axis(largest_later, dim, keys)
-        result = write(torch.empty(indices.shape, dtype=torch.int64), dict(np.ndenumerate(indices)))
+        largest = np.apply_along_axis(largest_later, dim, keys)
+        result = write(torch.empty(largest.shape, dtype=torch.int64), dict(np.ndenumerate(largest)))
         return result.unsqueeze(dim) if given["keepdim"] else result
     values, indices = first_along(dim, tensor, 1, is_falling=call.name == "max")
     if not given["keepdim"]:
