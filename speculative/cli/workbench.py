@@ -79,7 +79,9 @@ class Workbench:
             "marks": marks(DRAFTERS),
         }
         scripts = [SCRIPTS[0], *(WEB / f"{name}.js" for name in ("form", "lanes", "runs", "decode"))]
-        return fill(WEB / "workbench.html", [*STYLES, WEB / "workbench.css"], scripts, data)
+        policy = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
+        styles = [*STYLES, WEB / "workbench.css"]
+        return fill(WEB / "workbench.html", styles, scripts, data, "Speculative sampling, tried out", policy)
 
     async def events(self, values: Form) -> AsyncIterator[str]:
         """Decode when no other request does, and yield server-sent events: waiting, step, done, error."""

@@ -71,6 +71,11 @@ class Timings(NamedTuple):
     by_text: float = 0.0  # seconds of a look-up
     withheld: str | None = None  # why there are none
 
+    @property
+    def first(self) -> DraftingCosts | None:
+        """The costs in the loop of the target's own drafter; None if they are withheld."""
+        return next(iter(self.costs.values()), None)
+
 
 @dataclass
 class Timed:
@@ -182,6 +187,12 @@ def Ks_of(session: Session, timings: Timings) -> list[int]:
     return sorted(K for K in {*KS, *own} if most >= K)
 
 
+def betas(session: Session, timings: Timings) -> dict[str, float]:
+    """Return {K: β}; {} if the times are withheld."""
+    costs = timings.first
+    return {str(K): costs.beta(K) for K in Ks_of(session, timings)} if costs else {}
+
+
 def expected(session: Session, x: Sequence[int], scores: Scores, timings: Timings) -> dict[str, dict[str, Expected]]:
     """Return {drafter: {K: Expected}} of each model that drafts, of look-ups, and of look-ups in front of a model, but
     not of a copy."""
@@ -204,8 +215,8 @@ def of_drafter(
     role = specs[-1].role  # "" for look-ups alone
     texts = parts_of(x, scores.get(role, TokenScores()), session.n_ctx)
     prices = Prices(lambda rows: 1.0, draft=0.0, by_text=0.0)
-    if timings.costs:
-        costs = timings.costs.get(role) or next(iter(timings.costs.values()))
+    costs = timings.costs.get(role) or timings.first
+    if costs:
         prices = Prices(line_through(costs.by_rows), costs.draft, timings.by_text)
     n_tokens = sum(text.N for text in texts)
     of_K = {}

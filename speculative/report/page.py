@@ -26,6 +26,7 @@ from speculative.run.options import DEMO, FIELDS, Options
 from speculative.run.values import as_typed
 
 WEB = Path(__file__).parent / "web"
+FRAME = WEB / "frame.html"
 STYLES = [WEB / "page.css"]
 SCRIPTS = [WEB / f"{name}.js" for name in ("elements", "text", "race", "glass", "grid")]
 ORIGINS = {  # a token's origin -> its explanation
@@ -44,15 +45,20 @@ FAST = ("drafter", "K", "accept")  # options that --fast stands for
 def page(record: RunRecord) -> str:
     """Return the page of a run, which has one text of each decoder, as HTML."""
     data = page_data(record)
-    return fill(WEB / "page.html", STYLES, SCRIPTS, data, title=f"{data['headline']}: speculative sampling")
+    return fill(WEB / "page.html", STYLES, SCRIPTS, data, f"{data['headline']}: speculative sampling")
 
 
-def fill(template: Path, styles: Sequence[Path], scripts: Sequence[Path], data: dict, title: str = "") -> str:
-    """Return a template with its style, scripts, data, policy and title."""
+def fill(
+    body: Path, styles: Sequence[Path], scripts: Sequence[Path], data: dict, title: str, more_policy: str = ""
+) -> str:
+    """Return the page with this body: web/frame.html with the title, styles, scripts, and the policy that allows
+    no others. more_policy: what else it says."""
     style = "\n".join(path.read_text("utf-8") for path in styles)
     script = "\n".join(path.read_text("utf-8") for path in scripts)
     written = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     parts = {
+        "body": body.read_text("utf-8"),
+        "policy": more_policy,
         "title": html.escape(title),
         "style": style,
         "style hash": sha256(style),
@@ -60,7 +66,7 @@ def fill(template: Path, styles: Sequence[Path], scripts: Sequence[Path], data: 
         "script hash": sha256(script),
         "data": written.replace("<", r"\u003c"),  # so that no text can end its <script> element
     }
-    return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], template.read_text("utf-8"))
+    return re.sub(r"\{\{([a-z ]+)\}\}", lambda match: parts[match[1]], FRAME.read_text("utf-8"))
 
 
 def sha256(text: str) -> str:

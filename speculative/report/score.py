@@ -9,7 +9,7 @@ import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.report.document import lines_of_tokens, score_to_json, write_score
-from speculative.report.expected import Ks_of, Timings, expected, specs_with_models, time_costs
+from speculative.report.expected import Timings, betas, expected, specs_with_models, time_costs
 from speculative.report.make_record import machine, models_of, names_of, public_options, rule_of
 from speculative.report.run import Written
 from speculative.report.score_page import score_page
@@ -84,7 +84,7 @@ def score(session: Session, text: str) -> Score:
         tokens=x,
         pieces=pieces_of(session, x),
         models=models,
-        beta={str(K): costs.beta(K) for costs in [*timings.costs.values()][:1] for K in Ks_of(session, timings)},
+        beta=betas(session, timings),
         expected=expected(session, x, scores, timings),
         withheld=timings.withheld,
         names=names_of({*x}.union(*(model.likeliest for model in models)), session.encoder),

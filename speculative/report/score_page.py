@@ -21,7 +21,7 @@ BANDS = 10  # of the chances of acceptance, in the chart
 def score_page(score: ScoreRecord) -> str:
     """Return the page of a score, as HTML."""
     data = page_data(score)
-    return fill(WEB / "score.html", STYLES, SCRIPTS, data, title=f"{data['headline']}: speculative sampling")
+    return fill(WEB / "score.html", STYLES, SCRIPTS, data, f"{data['headline']}: speculative sampling")
 
 
 def page_data(score: ScoreRecord) -> dict:

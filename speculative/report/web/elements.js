@@ -32,10 +32,12 @@ function set(node, attributes) {
   }
 }
 
-/** A token in the colour of its origin; its style shows a sign if its text is invisible. */
+/** The class whose style shows a sign, if a token's text is invisible. */
+const blankOf = (text) => (text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "");
+
+/** A token in the colour of its origin. */
 function tokenSpan({ text, origin, by }, attributes = {}) {
-  const blank = text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "";
-  return make(`span.token.${origin}.${blank}`, { "data-mark": markOf(by), ...attributes }, text);
+  return make(`span.token.${origin}.${blankOf(text)}`, { "data-mark": markOf(by), ...attributes }, text);
 }
 
 /** The letter at the tokens of a drafter; the draft model's have none. */
@@ -70,6 +72,21 @@ function table(caption, columns, rows, marked = -1) {
     ),
   );
   return make("table.bars", make("caption", caption), make("thead", head), make("tbody", ...body));
+}
+
+// Steps
+
+/** Call move(-1) or move(1) at the buttons #previous and #next, and at the arrow keys. */
+function onStep(move) {
+  byId("previous").addEventListener("click", () => move(-1));
+  byId("next").addEventListener("click", () => move(1));
+  addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const withOthers = event.altKey || event.ctrlKey || event.metaKey || event.shiftKey;
+    if (!step || withOthers || event.target.closest("input, select")) return;
+    event.preventDefault();
+    move(step);
+  });
 }
 
 // Words and numbers

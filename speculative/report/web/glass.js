@@ -90,16 +90,8 @@ function showGlass() {
   });
   byId("rule").append(data.rule.about);
   byId("number").addEventListener("change", (event) => choose(Number(event.target.value)));
-  byId("previous").addEventListener("click", () => choose(chosen - 1));
-  byId("next").addEventListener("click", () => choose(chosen + 1));
+  onStep((step) => choose(chosen + step));
   addEventListener("hashchange", fromHash);
-  addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const withOthers = event.altKey || event.ctrlKey || event.metaKey || event.shiftKey;
-    if (!step || withOthers || event.target.closest("input, select")) return;
-    event.preventDefault();
-    choose(chosen + step);
-  });
   showIteration();
   fromHash();
 }

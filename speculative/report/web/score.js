@@ -8,10 +8,7 @@ byId("models").append(table("Each model on this text", ...data.models));
 
 // 1. The text
 
-const texts = data.tokens.map((text) => {
-  const blank = text === "" ? "part" : /^\n+$/.test(text) ? "newline" : "";
-  return make(`span.${blank}`, text);
-});
+const texts = data.tokens.map((text) => make(`span.${blankOf(text)}`, text));
 byId("text").append(...texts);
 texts.forEach((span, number) => span.addEventListener("click", () => choose(number)));
 byId("shown").append(data.shown);
@@ -62,13 +59,5 @@ function probability(p) {
   return p >= 0.001 ? p.toFixed(3) : p.toExponential(1);
 }
 
-byId("previous").addEventListener("click", () => choose(chosen - 1));
-byId("next").addEventListener("click", () => choose(chosen + 1));
-addEventListener("keydown", (event) => {
-  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  const withOthers = event.altKey || event.ctrlKey || event.metaKey || event.shiftKey;
-  if (!step || withOthers || event.target.closest("input, select")) return;
-  event.preventDefault();
-  choose(chosen + step);
-});
+onStep((step) => choose(chosen + step));
 choose(chosen);
