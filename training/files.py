@@ -1,6 +1,7 @@
 """Models in and out: the folders that main.py reads."""
 
 import json
+import os
 from pathlib import Path
 from shlex import quote
 
@@ -12,7 +13,7 @@ from speculative.blog.utils import load_encoder_hparams_and_params
 
 from speculative.checkpoints.names import checked_model_name, local_folder, model_folder
 from speculative.support.errors import UserError
-from speculative.support.files import check_writable, replacing
+from speculative.support.files import check_writable, existing_part, replacing
 from training.loop import say
 from training.network import Model
 
@@ -50,10 +51,10 @@ def check_new(path: Path) -> None:
     """Raise UserError if a new folder cannot be made there: before the work, which may take an hour."""
     if path.exists():
         raise UserError(f"{path} already exists: delete it, or choose another name")
-    outer = next(folder for folder in path.absolute().parents if folder.exists())
-    if not outer.is_dir():
+    outer = existing_part(path)
+    if not os.path.isdir(outer):
         raise UserError(f"{path} cannot be made: {outer} is a file")
-    check_writable(str(outer / path.name))
+    check_writable(os.path.join(outer, path.name))
 
 
 def hugging_face_name(path) -> str:

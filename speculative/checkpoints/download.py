@@ -19,7 +19,7 @@ from speculative.checkpoints.disk import mapped
 from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
 from speculative.checkpoints.shapes import parameter_count
 from speculative.support.errors import Option, UserError, first_line
-from speculative.support.files import bytes_in_words, locked, replacing, size_of, with_parents
+from speculative.support.files import bytes_in_words, existing_part, locked, replacing, size_of
 from speculative.support.progress import working
 from speculative.support.terminal import one_line
 
@@ -70,7 +70,7 @@ def missing_bytes(model_size: str, folder: str) -> int:
 
 
 def announce_all(folders: Mapping[str, str], source: str) -> None:
-    """Print how much all official models lack, before the first download begins, and how to do without; no line for
+    """Print how much all official models lack, before weights are downloaded, and how to do without; no line for
     nothing. folders: {model: its folder}."""
     n_bytes = sum(missing_bytes(name, folder) for name, folder in folders.items())
     if n_bytes:
@@ -223,8 +223,7 @@ def announce(name: str, source: str, n_bytes: int, folder: str, kept: str) -> No
     folder may not exist yet. Raises UserError if the disk is too small."""
     if n_bytes <= 0:
         return
-    existing = next(filter(os.path.exists, with_parents(os.path.abspath(folder))))
-    n_free = shutil.disk_usage(existing).free
+    n_free = shutil.disk_usage(existing_part(folder)).free
     where = f"{folder}, where {bytes_in_words(n_free)} are free"
     if n_bytes > n_free:
         raise UserError(f"{name} needs {bytes_in_words(n_bytes)} in {where}")

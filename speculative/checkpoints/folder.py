@@ -206,11 +206,10 @@ def find_checkpoint(
     if is_of_hub(name, models_dir):
         return checkpoint_of_hub(name, models_dir, weights, refresh)
     files = look(local)
-    is_official = name in MODEL_SIZES
-    missing = files.missing(weights or not is_official)  # another model is not downloaded, so it has to be whole
+    missing = files.missing(weights or name not in MODEL_SIZES)  # another model is not downloaded: it has to be whole
     if not missing:
         return files
-    if not is_official or files.weights not in USUAL_WEIGHTS or has_own_weights(local, files.names):
+    if not can_be_downloaded(name, files):
         raise lacking(missing, files, name, models_dir)
     download_gpt2_files(name, local, source, weights)
     return look(local)
@@ -222,9 +221,16 @@ def announce_downloads(model_sizes: Iterable[str], models_dir: str, source: str)
     for model_size in model_sizes:
         name = name_of(model_size, models_dir, source)
         local = local_folder(name, models_dir)
-        if name in MODEL_SIZES and "weights" in look(local).missing():
+        files = look(local)
+        if "weights" in files.missing() and can_be_downloaded(name, files):
             folders[name] = local
     announce_all(folders, source)
+
+
+def can_be_downloaded(name: str, files: Checkpoint) -> bool:
+    """Return True for an official model in whose folder nobody has put weights of another form."""
+    is_usual = name in MODEL_SIZES and files.weights in USUAL_WEIGHTS
+    return is_usual and not has_own_weights(files.folder, files.names)
 
 
 def name_of(model_size: str, models_dir: str, source: str) -> str:

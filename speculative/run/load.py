@@ -169,7 +169,7 @@ class Models:
 
     def announce(self, roles: Sequence[str]) -> None:
         """Print how much will be downloaded for these roles, if anything is. Raises UserError."""
-        sizes = [self.wanted[role].size for role in roles if role not in self.specs]
+        sizes = [self.wanted[role].size for role in roles if role not in self.loaded]
         announce_downloads(sizes, self.models_dir, self.source)
 
     # ---- Small files, and checks -------------------------------------------------------------------------------------

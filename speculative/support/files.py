@@ -174,6 +174,11 @@ def with_parents(path: str) -> list[str]:
     return [path, *map(str, Path(path).parents)]
 
 
+def existing_part(path: StrPath) -> str:
+    """Return a path if it exists, else the innermost folder around it that does."""
+    return next(filter(os.path.exists, with_parents(os.path.abspath(path))))
+
+
 def check_writable(path: str) -> None:
     """Raise UserError if a file of this name cannot be written."""
     real = os.path.realpath(path)

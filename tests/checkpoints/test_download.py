@@ -19,9 +19,11 @@ import pytest
 from servers import Server, served
 from tiny import ROOT, refusal
 
-from speculative.checkpoints import download
-from speculative.checkpoints.folder import announce_downloads
+from speculative.checkpoints import download, folder
+from speculative.checkpoints.folder import announce_downloads, find_checkpoint
 from speculative.checkpoints.official import TF_DATA, TF_INDEX
+from speculative.run.load import new_models_of
+from speculative.run.options import Options
 
 
 @pytest.fixture(autouse=True)
@@ -190,6 +192,33 @@ def test_a_line_says_what_will_be_downloaded_and_what_remains(tmp_path, monkeypa
     (tmp_path / "124M" / TF_INDEX).touch()
     announce_downloads(["124M"], str(tmp_path), "openai")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ours"),
+    [(f"{TF_DATA}.part", True), ("hparams.json.part", True), ("notes.tmp", True), ("pytorch_model.bin", False)],
+)
+def test_a_download_goes_on_beside_its_own_part_and_not_beside_weights_of_others(
+    name, is_ours, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "124M").mkdir()
+    (tmp_path / "124M" / name).touch()
+    announce_downloads(["124M"], str(tmp_path), "openai")
+    assert bool(capsys.readouterr().err) == is_ours
+    asked = []
+    monkeypatch.setattr(folder, "download_gpt2_files", lambda *given: asked.append(given))
+    if is_ours:
+        find_checkpoint("124M", str(tmp_path))
+        assert asked
+    else:
+        assert "it has pytorch_model.bin" in refusal(find_checkpoint, "124M", str(tmp_path))
+
+
+def test_the_total_is_that_of_all_weights_also_if_small_files_were_read(tmp_path, capsys):
+    models = new_models_of(Options(engine="numpy", models_dir=str(tmp_path)), quiet=True)
+    models.specs["target"] = Mock()  # its small files are open, as --fast asks for its size
+    models.announce(["target", "draft"])
+    assert "6.7 GB will be downloaded from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("variable", [*download.VARIABLES, None])
