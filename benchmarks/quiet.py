@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from speculative.engines.system import seconds_waited
-from speculative.report.doubt import DISTURBED, disturbance
+from speculative.report.doubt import disturbance, is_quiet
 from speculative.report.record import Figures
 from speculative.support.errors import UserError
 
@@ -41,8 +41,9 @@ def with_waits(measure: Callable[[], Result]) -> tuple[Result, str | None]:
     before = seconds_waited()
     result = measure()
     waited = seconds_waited() - before
-    is_disturbed = waited > DISTURBED * (time.perf_counter() - began)
-    return result, f"the threads waited {waited:.3g} s for cores that other programs used" if is_disturbed else None
+    if is_quiet(waited, time.perf_counter() - began):
+        return result, None
+    return result, f"the threads waited {waited:.3g} s for cores that other programs used"
 
 
 def add_busy(add: Callable) -> None:

@@ -21,7 +21,7 @@ from benchmarks.quiet import add_busy, undisturbed
 from benchmarks.runs import MODELS, PROMPTS
 from benchmarks.tables import parser_of, whole
 from speculative.cli.command import read_options
-from speculative.report.doubt import DISTURBED, NOISE
+from speculative.report.doubt import NOISE, is_quiet
 from speculative.report.turns import timed_turns
 from speculative.run.session import Session
 from speculative.support.texts import read_prompts
@@ -95,7 +95,7 @@ def trouble_of(decodes: dict[str, Decode]) -> str | None:
     """Return why the times of these decodes of one prompt, one of each setting, cannot be shown."""
     before = decodes[AUTOREGRESSIVE]
     for flags, decode in decodes.items():
-        if decode.waited > DISTURBED * decode.seconds:
+        if not is_quiet(decode.waited, decode.seconds):
             return f"the threads of {flags} waited {decode.waited:.3g} s for cores that other programs used"
         times, most = before.seconds / decode.seconds, len(decode.tokens) / decode.n_calls
         if times > (1 + NOISE) * most:

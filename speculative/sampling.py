@@ -140,7 +140,6 @@ def speculative_sampling(x, draft, target_model, N, K, rng, accept=token_by_toke
 
 
 # ---- What a user's functions are called with, and return -------------------------------------------------------------
-# --------------------------------------------------------------
 
 
 NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is not a list of numbers

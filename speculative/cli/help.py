@@ -92,8 +92,8 @@ def option_lines(typed: str, words: str) -> list[str]:
     if not beside.endswith(" "):
         lines = [beside]
         beside = indent
-    wrapped = textwrap.wrap(words, columns(), initial_indent=beside, subsequent_indent=indent, break_on_hyphens=False)
-    return lines + wrapped
+    lines += textwrap.wrap(words, columns(), initial_indent=beside, subsequent_indent=indent, break_on_hyphens=False)
+    return lines
 
 
 def flag(name: str) -> str:

@@ -131,7 +131,7 @@ class Conversation:
                 raise UserError(Option("prompt"), " needs a text: /p It was")
             self.session = change(self.session, changes)
             if prompt:
-                self.decode_text(without_escapes(prompt))
+                self.decode_text(prompt)  # its escapes are read: see Given
         elif line.strip():
             check_prompt(line)
             self.decode_text(without_escapes(line.removeprefix("/")))

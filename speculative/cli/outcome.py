@@ -73,7 +73,8 @@ def show_ending(record: RunRecord) -> None:
     show_lines(ending.lines(record, ending.WHY))
     if o.verbose:
         show_prompt(record)
-        show_iterations(record)
+        if record.speculative:
+            show_iterations(record)
         show_figures(record)
     if o.json:
         say_written(o.json, "a line of JSON for each text" if has_json_lines(o.json) else "the run as JSON")

@@ -203,7 +203,7 @@ def build_dataclass(kind: Any, values: Any) -> Any:
             try:
                 built[f.name] = build(types[f.name], values[f.name])
             except Exception as error:
-                key = () if f.name in PARTS else (f.name,)  # their fields are the figures' own in JSON
+                key = () if kind is Figures and f.name in PARTS else (f.name,)  # their keys are the figures' own
                 raise DamagedError(*key, *keys_of(error)) from None
     return kind(**built)
 

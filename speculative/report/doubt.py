@@ -16,6 +16,11 @@ STEADY = 1.15  # the median / the least time of equal calls: if it is less, thre
 MIN_CALLS = 3  # equal calls, to tell
 
 
+def is_quiet(waited: float, seconds: float) -> bool:
+    """Return True if threads waited for cores for a small part of these seconds."""
+    return waited <= DISTURBED * seconds
+
+
 def disturbance(times: Times) -> str | None:
     """Say for how long threads had no core. None if that took little of the decodes' time."""
     whole = times.seconds.speculative + (times.seconds.autoregressive or 0.0)

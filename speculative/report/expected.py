@@ -17,11 +17,10 @@ from speculative.drafters.base import DrafterSpec
 from speculative.engines.formats import FORMATS
 from speculative.engines.system import seconds_waited
 from speculative.lookahead.costs import ByRows, line_through
-from speculative.report.doubt import DISTURBED
+from speculative.report.doubt import is_quiet
 from speculative.report.figures import costs_of, leviathan_tokens
 from speculative.report.measuring import candidates, sizes_to_time, time_by_text
 from speculative.report.predictions import KS, costs_of_windows, mean_decode
-from speculative.report.record import DecoderRecord, Sample
 from speculative.report.score_record import Expected
 from speculative.report.simulate import KnownText, Prices
 from speculative.run.score import TokenScores, excerpts
@@ -156,25 +155,16 @@ def quiet_steps(session: Session, name: str, prompt: np.ndarray) -> list[TextSte
     return steps
 
 
-def is_quiet(waited: float, seconds: float) -> bool:
-    """Return True if threads waited for cores for a small part of these seconds."""
-    return waited <= DISTURBED * seconds
-
-
 def costs_in(timed: Timed, role: str) -> DraftingCosts:
     """Return the costs of a drafter. A window costs a row at least."""
     speculative = timed.speculative[role]
-    in_loop = costs_of(record_of(speculative))
-    t_target = costs_of(record_of(timed.plain)).by_rows[1]
+    in_loop = costs_of(speculative)
+    t_target = costs_of(timed.plain).by_rows[1]
     n_calls = Counter(step.drafted + 1 for step in speculative)
     of_windows = {rows: median(times) for rows, times in timed.windows.items()}
     by_rows = costs_of_windows(t_target, in_loop.by_rows, n_calls, of_windows)
     draft = in_loop.draft if role else None
     return DraftingCosts({rows: max(t_target, by_rows[rows]) for rows in by_rows}, draft or 0.0)
-
-
-def record_of(steps: list[TextStep]) -> DecoderRecord:
-    return DecoderRecord(samples=[Sample(iterations=steps)])
 
 
 # ---- What to expect --------------------------------------------------------------------------------------------------
@@ -203,7 +193,7 @@ def expected(session: Session, x: Sequence[int], scores: Scores, timings: Timing
     drafters |= candidates(session.plan.levels, has_drafted=False)
     result = {}
     for name, specs in drafters.items():
-        if timings.costs or specs[0] in models:  # a device has no look-ups
+        if timings.costs or specs[0] in models:  # without times, as on a device, look-ups are left out
             result[name] = of_drafter(session, x, scores, specs, timings)
     return result
 

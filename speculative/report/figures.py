@@ -35,12 +35,12 @@ def figures(
     tests blocks, of which Leviathan's formula does not speak."""
     steps = speculative.steps
     counts = count(steps)
-    costs = costs_of(speculative)
+    costs = costs_of(steps)
     times = times_of(autoregressive, speculative, costs)
     f = Figures(**vars(counts), **vars(times))
     if not autoregressive:
         return f
-    plain = costs_of(autoregressive)
+    plain = costs_of(autoregressive.steps)
     comparison = compare(counts, times.seconds, autoregressive, plain.prefill)
     account = account_of(counts, costs, steps, plain.by_rows.get(1), by_blocks)
     if account:
@@ -137,9 +137,9 @@ class Costs(NamedTuple):
     prefill: float  # seconds of reading the prompt, beyond those that the same calls take otherwise
 
 
-def costs_of(record: DecoderRecord) -> Costs:
+def costs_of(steps: Sequence[TextStep]) -> Costs:
     """Return the mean times of a decoder's calls."""
-    timed = [step for step in record.steps if step.seconds]  # the first of texts decoded together has the times
+    timed = [step for step in steps if step.seconds]  # the first of texts decoded together has the times
     windows = []  # (rows, seconds)
     for step in timed:
         if not step.prefill:

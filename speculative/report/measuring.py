@@ -19,10 +19,10 @@ from speculative.report.figures import seconds_of_a_draft
 from speculative.report.predictions import Measured
 from speculative.report.record import DecoderRecord
 from speculative.report.simulate import KnownText
+from speculative.run.score import BLOCK
 from speculative.run.session import Session
 from speculative.run.steps import TextStep
 
-BLOCK = 64  # rows of a model in one call
 ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
 N_TIMED = 6  # times that each size is timed
 TIMING_SHARE = 0.18  # the share of the speculative decode's time that all this may take

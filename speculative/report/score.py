@@ -70,7 +70,7 @@ def score(session: Session, text: str) -> Score:
     The first token has nothing before it, and no score. Raises UserError.
     """
     x = text_ids(session, text)
-    scores = score_tokens(session, x, quiet=getattr(session.options, "quiet", False))
+    scores = score_tokens(session, x)
     timings = time_costs(session, x)
     models = [scored_model(session, "target", None, scores["target"], timings)]
     for spec in specs_with_models(session):

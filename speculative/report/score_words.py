@@ -27,7 +27,9 @@ def summary(score: ScoreRecord) -> list[str]:
     lines = [*what_was_read(score), "", *aligned(models_table(score)), "", *about(score)]
     if score.draft and own_expected(score):
         lines += ["", f"Expected with --drafter {score.draft.drafter}:", *aligned(K_table(score))]
-    return [*lines, "", *advice(score)] if advice(score) else lines
+    if advised := advice(score):
+        lines += ["", *advised]
+    return lines
 
 
 def what_was_read(score: ScoreRecord) -> list[str]:

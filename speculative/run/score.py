@@ -59,13 +59,13 @@ def text_ids(session: Session, text: str) -> list[int]:
     return ids
 
 
-def score_tokens(session: Session, x: Sequence[int], quiet: bool = False) -> dict[str, TokenScores]:
-    """Return the scores of a text by each model of the session, by role, the target first. x: [n], n >= 2. quiet: show
-    no bar. Raises UserError."""
+def score_tokens(session: Session, x: Sequence[int]) -> dict[str, TokenScores]:
+    """Return the scores of a text by each model of the session, by role, the target first. x: [n], n >= 2. Raises
+    UserError."""
     session.models.files_in_use.check()
     models = scoring_models(session)
     scores = {role: TokenScores() for role in models}
-    with working("scoring", len(x) - 1, "token", quiet) as bar:
+    with working("scoring", len(x) - 1, "token") as bar:
         for excerpt in excerpts(len(x), session.n_ctx):
             for first in range(excerpt.first, excerpt.end, BLOCK):
                 end = min(first + BLOCK, excerpt.end)

@@ -191,7 +191,6 @@ class Session(Generic[AnyOptions]):
             CostTimer(setup, self.engine, self.n_ctx).time_levels(x)
 
     # ---- The parts of a decode ---------------------------------------------------------------------------------------
-    # -------------------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
         """Return the model of a role with its filters: model(x, n_last) -> distributions."""

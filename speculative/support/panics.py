@@ -28,8 +28,8 @@ def without_panic() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_if_it_fails() -> Iterator[None]:
-    """Hold back the lines that the body of the `with` writes to the system's standard error, and print it if the body
-    succeeds: other threads write there too."""
+    """Hold back the lines that the body of the `with` writes to the system's standard error, and print them if the
+    body succeeds: other threads write there too."""
     try:
         terminal = os.dup(2)
     except OSError:  # it was closed

@@ -7,12 +7,14 @@ import select
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from tiny import MAIN, ROOT, refusal
 
 from speculative.cli.interactive import Conversation, completions, history_file, interact
+from speculative.cli.outcome import show_ending
 from speculative.run.options import FIELDS, Options
 
 pytest.importorskip("readline")
@@ -122,6 +124,21 @@ def test_an_empty_line_goes_on_from_no_run_without_a_record():
     conversation.answer("It was")
     assert texts == [["It was"]]
     assert "no text to go on from: the last run had /quiet, or was interrupted" in refusal(conversation.go_on)
+
+
+@pytest.mark.parametrize("line", [r"a\nb \\n", r"/p a\nb \\n", r"/K 2 /p a\nb \\n"])
+def test_a_prompt_has_its_escapes_read_once(line):
+    texts = []
+    session = SimpleNamespace(options=Options(), changed=lambda **options: session)
+    Conversation(session, lambda session, prompts: texts.append(prompts)).answer(line)
+    assert texts == [["a\nb \\n"]]
+
+
+def test_why_has_no_iterations_of_a_run_without_drafts(pair, capsys):
+    record = pair.compare("It was", 8, repeats=1).record
+    options = replace(record.options, verbose=True)
+    show_ending(replace(record, options=options, speculative=None, figures=None))
+    assert "'It'" in capsys.readouterr().out
 
 
 def test_a_session_explains_help_with_a_word(capsys):

@@ -226,6 +226,7 @@ DAMAGED = {  # the key that is named -> where its value is lost, or is another
     "speculative.samples.iterations.drafted": (("speculative", "samples", 0, "iterations", 0, "drafted"), None),
     "machine.cpus": (("machine", "cpus"), [2]),
     "prompts": (("prompts",), None),
+    "rule.comparison": (("rule", "comparison"), 5),
 }
 
 

@@ -332,9 +332,9 @@ def takes_r_for_alpha(counts, costs, steps, t_target, by_blocks):
 
 
 @mistakes.plant(check_account, figures, "costs_of")
-def counts_the_prompts_window(record):
-    windows = [(step.drafted + 1, step.seconds - step.drafting) for step in record.steps]
-    return costs_of(record)._replace(by_rows=costs_by_rows(windows))
+def counts_the_prompts_window(steps):
+    windows = [(step.drafted + 1, step.seconds - step.drafting) for step in steps]
+    return costs_of(steps)._replace(by_rows=costs_by_rows(windows))
 
 
 @mistakes.plant(check_doubt, doubt, "disturbance")
