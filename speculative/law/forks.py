@@ -37,9 +37,7 @@ class NotFollowed(UserError):
 class Uniform:
     """A random number u from 0 to 1, as far as comparisons have told it."""
 
-    def __init__(self, take_branch: Callable):
-        """take_branch: [n] chances -> the number of the branch that is taken."""
-        self.take_branch = take_branch
+    def __init__(self) -> None:
         self.low, self.high = 0.0, 1.0
         self.is_spent = False  # in a race: its law is not uniform any more
         self.beaten: list[Formula] = []  # after a duel: of its own number, and of those it came before
@@ -49,7 +47,7 @@ class Uniform:
         if self.is_spent:
             raise NotFollowed("a random number that was compared with another one is compared again")
         inner = [min(max(edge, self.low), self.high) for edge in edges]  # [n + 1]
-        taken = take_likely(self.take_branch, [b - a for a, b in pairwise(inner)])
+        taken = take_likely([b - a for a, b in pairwise(inner)])
         self.low, self.high = inner[taken : taken + 2]
         return taken
 
@@ -64,7 +62,7 @@ class Uniform:
         self.beaten = [*beaten]
 
 
-def take_likely(take_branch: Callable, chances: list[float]) -> int:  # [n] -> the branch that is taken
+def take_likely(chances: list[float]) -> int:  # [n] -> the branch that is taken
     """Fork, without the branches that rounding explains. Raises NotFollowed if there is none left."""
     least = LEAST * sum(chances)
     possible = [i for i, chance in enumerate(chances) if chance > least]
@@ -72,7 +70,7 @@ def take_likely(take_branch: Callable, chances: list[float]) -> int:  # [n] -> t
         raise NotFollowed("a choice among random numbers that all have probability 0 cannot be followed")
     if len(possible) == 1:
         return possible[0]
-    return possible[take_branch([chances[i] for i in possible])]
+    return possible[WALK.take_branch([chances[i] for i in possible])]
 
 
 # ---- A number as a function of u -------------------------------------------------------------------------------------
@@ -138,12 +136,13 @@ class Number:
 # ---- The walk --------------------------------------------------------------------------------------------------------
 #
 # There is one WALK in a process, because a generator that somebody's code makes has no other way to it. Two begin paths
-# on it: paths.law_of, which starts each program and takes its paths one after the other; and samplers/drawn.py, where
-# each text that is drawn is a path without forks. All others ask: how many nodes there were (samplers/following.py),
-# whether it is the same path still (samplers/guard.py), and what belongs to the path alone.
+# on it: paths.run, for the paths of a program that paths_of has started, and for the one that samplers/shown.py shows;
+# and samplers/drawn.py, where each text that is drawn is a path without forks. All others ask: how many nodes there
+# were (samplers/following.py), whether it is the same path still (samplers/guard.py), and what belongs to the path
+# alone.
 
 
-NO_PROGRESS = "no progress"
+NO_PROGRESS = "no progress: a text takes"
 MOST_IN_PATH = 2_000  # nodes: random numbers and calls of models
 
 
@@ -172,7 +171,7 @@ class Walk:
         self.depth = 0  # forks that were met
         self.weight = 1.0  # the probability of the path
         self.n_nodes_before = self.n_nodes
-        self.numbers: dict = defaultdict(lambda: Uniform(self.take_branch))  # {(stream, n): the nth number}
+        self.numbers: dict = defaultdict(Uniform)  # {(stream, n): the nth number}
         self.n_unseeded = 0  # streams
         NotFollowed.raised.clear()
         self.of_path: dict = {}  # {a generator or the like: what it keeps, which is forgotten when the path ends}
@@ -181,9 +180,7 @@ class Walk:
         """Note a node. Raises UserError."""
         self.n_nodes += 1
         if self.n_nodes - self.n_nodes_before > MOST_IN_PATH:
-            raise UserError(
-                f"{NO_PROGRESS}: a text takes more than {MOST_IN_PATH:,} random numbers and calls of a model"
-            )
+            raise UserError(f"{NO_PROGRESS} more than {MOST_IN_PATH:,} random numbers and calls of a model")
 
     def stream_of(self, seed: str | None) -> Hashable:
         """What `number` takes for the numbers of a seed; others for each generator without a seed."""

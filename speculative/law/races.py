@@ -62,10 +62,9 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
     if len(numbers) < 2:
         return [*numbers]
     rates = start(numbers)
-    first = next(iter(numbers.values()))
     arrived: list[int] = []
     while rates and len(arrived) < k:
-        taken = take_likely(first.u.take_branch, [*rates.values()])
+        taken = take_likely([*rates.values()])
         arrived.append([*rates][taken])
         if WALK.listener:
             WALK.listener.drawn(arrived[-1], [rates.get(i, 0.0) for i in range(max(rates) + 1)])
@@ -89,7 +88,7 @@ def is_first(number: Number, other: Number, is_larger: bool) -> bool:
     other_side = side_of(other, is_larger)
     fastest = fastest_of(side + other_side)
     rates = [sum(rate(fastest, formula) for formula in formulas) for formulas in (side, other_side)]
-    is_won = take_likely(number.u.take_branch, rates) == 0
+    is_won = take_likely(rates) == 0
     winner, loser = (number, other) if is_won else (other, number)
     loser.u.spend()
     winner.u.spend(beaten=side + other_side)

@@ -1,7 +1,5 @@
 """Mistakes that are planted in the method, its rules and its drafters: the enumeration of all paths sees each."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import wrong_twins
@@ -74,22 +72,6 @@ def has_the_row_of_the_root_alone(self, proposal, q, u):
     return judge(self, proposal, q[[0] * len(q)], u)
 
 
-def chances_by(cut, mass, passes):
-    """Return w and h of block_chances by other formulas: of the product of ratios, of w, q, p and p of the draft
-    before, and of s and w."""
-
-    def chances(proposal, q):
-        p = proposal.p
-        w, h = [1.0], [1.0]
-        for i, j in enumerate(proposal.tokens, start=1):
-            w.append(cut(w[-1] * ratio(q[i - 1], p[i - 1], j)))
-            s = float(np.sum(mass(w[i], q[i], p[i], p[i - 1]))) if i < len(p) else 0.0
-            h.append(passes(s, w[i]) if i < len(p) else w[i])
-        return w, h
-
-    return chances
-
-
 def cut_to_1(product):
     return min(1.0, product)
 
@@ -102,24 +84,36 @@ def by_the_formula(s, w):
     return 1.0 if s == 0 and w == 1 else s / (s + (1 - w))
 
 
+def chances_by(proposal, q, cut=cut_to_1, mass=above_0, passes=by_the_formula):
+    """Return w and h of block_chances by these formulas: of the product of ratios, of w, q, p and p of the draft
+    before, and of s and w."""
+    p = proposal.p
+    w, h = [1.0], [1.0]
+    for i, j in enumerate(proposal.tokens, start=1):
+        w.append(cut(w[-1] * ratio(q[i - 1], p[i - 1], j)))
+        s = float(np.sum(mass(w[i], q[i], p[i], p[i - 1]))) if i < len(p) else 0.0
+        h.append(passes(s, w[i]) if i < len(p) else w[i])
+    return w, h
+
+
 @mistakes.plant(BLOCK, rules, "block_chances")
 def does_not_cut_the_product_to_1(proposal, q):
-    return chances_by(lambda product: product, above_0, by_the_formula)(proposal, q)
+    return chances_by(proposal, q, cut=lambda product: product)
 
 
 @mistakes.plant(BLOCK, rules, "block_chances")
 def takes_the_mass_of_both_signs(proposal, q):
-    return chances_by(cut_to_1, lambda w, q, p, p_before: abs(w * q - p), by_the_formula)(proposal, q)
+    return chances_by(proposal, q, mass=lambda w, q, p, p_before: abs(w * q - p))
 
 
 @mistakes.plant(BLOCK, rules, "block_chances")
 def takes_p_of_the_draft_before(proposal, q):
-    return chances_by(cut_to_1, lambda w, q, p, p_before: np.maximum(w * q - p_before, 0), by_the_formula)(proposal, q)
+    return chances_by(proposal, q, mass=lambda w, q, p, p_before: np.maximum(w * q - p_before, 0))
 
 
 @mistakes.plant(BLOCK, rules, "block_chances")
 def passes_wherever_mass_is_left(proposal, q):
-    return chances_by(cut_to_1, above_0, lambda s, w: float(s > 0))(proposal, q)
+    return chances_by(proposal, q, passes=lambda s, w: float(s > 0))
 
 
 @mistakes.plant(BLOCK, Block, "judge")
@@ -144,7 +138,7 @@ def test_the_formulas_beside_these_mistakes_are_those_of_the_rule():
     for _ in range(20):
         q, p = rng.dirichlet(np.ones(4), 4), rng.dirichlet(np.ones(4), 3)
         proposal = sampling.Proposal(rng.integers(4, size=3), p)
-        assert chances_by(cut_to_1, above_0, by_the_formula)(proposal, q) == block_chances(proposal, q)
+        assert chances_by(proposal, q) == block_chances(proposal, q)
 
 
 # ---- Drafters --------------------------------------------------------------------------------------------------------
@@ -237,11 +231,10 @@ def test_a_planted_mistake_shows(mistake, monkeypatch):
     """In one of six random worlds. Without a mistake the distance is 0: see tests/law."""
     make(monkeypatch, mistake)
     options = mistake.seen_by
-    world = partial(World, monkeypatch, **options)
 
     def distance(seed):
         try:
-            return world(seed=seed).distance(4 if options == HEADS else 3)
+            return World(monkeypatch, seed=seed, **options).distance(4 if options == HEADS else 3)
         except UserError:  # no token was drawn from such a p
             return 1.0
 

@@ -79,7 +79,7 @@ def test_the_method_and_the_network_stand_alone():
 
 def test_the_law_uses_the_method_and_is_used_by_the_commands_alone():
     files = {module for module in SOURCES if module.startswith("speculative.law.")}
-    method = {"sampling", "rules", "trees", "filters", "drafters.base", "support.errors"}
+    method = {"sampling", "filters", "drafters.base", "support.errors"}
     assert set().union(*map(imports, files)) - files <= {f"speculative.{name}" for name in method}
     users = {module for module in SOURCES if module.startswith("speculative.") and imports(module) & files} - files
     assert users <= {"speculative.__init__", "speculative.__main__"}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from speculative.law.forks import WALK, NotFollowed, Uniform
+from speculative.law.forks import NotFollowed, Uniform
 from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices, edges_of
 from speculative.law.pytorch.codes import (
     N_VALUES,
@@ -26,7 +26,7 @@ from speculative.law.pytorch.codes import (
     schema_of,
     write,
 )
-from speculative.law.races import largest_first, racers, start
+from speculative.law.races import largest, largest_first, racers, start
 from speculative.law.unknown import UnknownNumber, WholeNumber, computed
 
 ATEN = torch.ops.aten
@@ -154,7 +154,7 @@ EQUALITIES = {"eq": np.equal, "ne": np.not_equal}
 
 
 class Elementwise(NamedTuple):
-    """An operation as a function of the numbers at an index of its tensors, for uniform.Formula."""
+    """An operation as a function of the numbers at an index of its tensors, for forks.Formula."""
 
     operation: Operation
     places: tuple  # of the tensors among the arguments
@@ -272,11 +272,11 @@ def largest_later(row) -> np.ndarray:  # [n] -> []
     index = np.empty((), object)
     racing, _ = racers(row)
     if len(racing) < 2:
-        index[()] = largest_first(row, 1)[0]
+        index[()] = largest(row)
         return index
     rates = start(racing)
     edges = edges_of(np.array([rates.get(i, 0.0) for i in range(len(row))]).tobytes())
-    index[()] = WholeNumber.among(Uniform(WALK.take_branch), edges)
+    index[()] = WholeNumber.among(Uniform(), edges)
     return index
 
 
@@ -308,7 +308,7 @@ class NotProbabilities(NoDistribution, RuntimeError):
 
 
 def draw(call: Call):
-    """Draw the numbers of an operation: a kind, as those of operations.py. Raises NotProbabilities."""
+    """Draw the numbers of an operation: a kind. Raises NotProbabilities."""
     try:
         return drawn(call)
     except NoDistribution as error:

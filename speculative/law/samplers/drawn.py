@@ -50,7 +50,7 @@ class Draws:
         counts = self.counts.setdefault(case, Counter())
         try:
             for _ in range(n):
-                WALK.begin_path([])  # which counts the calls of this text, and its seconds
+                WALK.begin_path([])  # which counts the calls of this text; guard.PathClock begins anew with it
                 counts[program(self.stand_ins.begin_text())] += 1
         except UserError as error:
             self.raised[case] = error

@@ -84,7 +84,7 @@ def follow(function: Callable, is_thorough: bool = False) -> Findings:
         if isinstance(error, NotRepeatable) and own:
             asked = min(own, key=lambda asked: [*OF_THE_SYSTEM].index(asked.name))
             findings.not_followed += f": {asked.name}, line {asked.line}"
-        if f"{NO_PROGRESS}: a text takes" in findings.not_followed:
+        if NO_PROGRESS in findings.not_followed:
             findings.not_followed += "; the paths of a loop that draws until something is accepted have no end"
     return findings
 

@@ -39,7 +39,7 @@ class Function:
             ours = OUR_NAMES.get(name, name)
             if ours == "rng" and takes_torch(function, name, parameter):
                 ours = "torch_generator"
-            # Those of RANDOM, N and K may have defaults, which the check does not want; what else has one keeps it.
+            # A generator, N and K may have defaults, which the check does not want; what else has one keeps it.
             if is_needed(parameter) or ours in ("rng", "torch_generator", *LENGTHS):
                 self.names[name] = ours
 

@@ -7,8 +7,9 @@ Who raises an error, who catches it, and what follows:
     NotRepeatable     law_of, check_repeats             as NotFollowed: it is one of these
     NotFollowed       unknown numbers; as_user_errors,  choose_decoder: another decoder may be right;
                       for each UserError of ours        else follow: texts are drawn
-    UserError         as_user_errors, for each error    choose_decoder: the next decoder; left_out: cases of a length
-                      of somebody's code                are; else follow: texts are drawn, and law raises it there
+    UserError         as_user_errors, for each error    choose_decoder: the next decoder; leave_out: cases of a length
+                      of somebody's code                are left out; else follow: texts are drawn, and law raises it
+                                                        there
     Ctrl-C, SIGTERM   the system                        nobody here: the process ends
 """
 
@@ -173,13 +174,6 @@ def clocks() -> np.ndarray:  # [2]
     return np.array([time.process_time(), time.monotonic()])
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """What is called within prints nothing, and an alarm ends what takes too long."""
-    with silenced(), np.errstate(all="ignore"), alarms(PathClock().look):
-        yield
-
-
 class Progress:
     """Words on standard error about work that takes long: a line that changes on a terminal, else new ones."""
 
@@ -222,7 +216,9 @@ def stand_ins_in(function: Callable, stand_ins: StandIns | None = None) -> Itera
         stack.enter_context(replaced(function, stand_ins))
         if "torch" in sys.modules:
             stack.enter_context(stand_ins.in_torch())
-        stack.enter_context(quietly())
+        stack.enter_context(silenced())
+        stack.enter_context(np.errstate(all="ignore"))
+        stack.enter_context(alarms(PathClock().look))
         yield
 
 
@@ -277,8 +273,6 @@ class Program:
         return text
 
 
-def law_of_texts(
-    decode: Callable, case: Case, most: int = MOST_PATHS, reseeds: bool = True, most_nodes: float = INFINITY
-) -> dict:
+def law_of_texts(decode: Callable, case: Case, reseeds: bool = True, most_nodes: float = INFINITY) -> dict:
     """The exact law of the texts. Raises UserError."""
-    return law_of(Program(decode, case), most, reseeds, most_nodes)
+    return law_of(Program(decode, case), MOST_PATHS, reseeds, most_nodes)

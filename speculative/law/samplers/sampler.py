@@ -163,7 +163,7 @@ def speculative_sampling(x, draft_model, target_model, N, K):
     x, draft, target = torch.tensor([[*map(int, x)]]), as_model(draft_model), as_model(target_model)  # x [1, n]
     return {name}({given})
 """
-# What a parameter may be: the first line of which each word, or one of several, is in its name. "" is in each.
+# What a parameter may be: the first line of which each word, or one of several, is in its name.
 OF_RULES = """
 draft,cand,assist,small prob,logit,dist  p
 target,main,large,big,verif prob,logit,dist  q

@@ -34,13 +34,19 @@ def values_of(cases: list[Case], name: str) -> str:
     return ", ".join(map(str, sorted(values)))
 
 
-def told_apart(first: float, second: float) -> tuple[str, str]:
-    """Two numbers with as many digits as tell them apart, 3 at least."""
+def told_apart(first, second, in_words: Callable) -> tuple[str, str]:
+    """Two numbers or rows in words, with as many digits as tell them apart, 3 at least. in_words(thing, digits)."""
     for digits in range(3, 17):
-        words = f"{first:.{digits}g}", f"{second:.{digits}g}"
+        words = in_words(first, digits), in_words(second, digits)
         if words[0] != words[1]:
             break
     return words
+
+
+def smallest(case: Case) -> str:
+    """The first line about a case that is shown."""
+    lengths = f"N = {case.N}, K = {case.K}"
+    return f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, {lengths}."
 
 
 def counterexample(case: Case, law: dict) -> str:
@@ -51,15 +57,12 @@ def counterexample(case: Case, law: dict) -> str:
         return abs(law.get(text, 0) - expected.get(text, 0))
 
     text = max(law | expected, key=error)
-    should, has = told_apart(expected.get(text, 0), law.get(text, 0))
+    should, has = told_apart(expected.get(text, 0), law.get(text, 0), lambda p, digits: f"{p:.{digits}g}")
     fault = f"The text {[*text]} should have probability {should}, and has {has}."
     if () in law:
         fault = "Something is drawn from numbers that are not probabilities: NaN, or their sum is not 1."
     p, q = (row_in_words(model(case.prompt, 1)[0]) for model in case.models())
-    return (
-        f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, N = {case.N}, K = {case.K}.\n"
-        f"After the prompt the draft has p = {p}, the target q = {q}.\n{fault}"
-    )
+    return f"{smallest(case)}\nAfter the prompt the draft has p = {p}, the target q = {q}.\n{fault}"
 
 
 def fault_in_words(findings: Findings) -> str:
@@ -68,24 +71,15 @@ def fault_in_words(findings: Findings) -> str:
     if not fault or () in findings.laws[case]:
         return counterexample(case, findings.laws[case])
     p = case.models()[0]([*case.prompt, *fault.text], 1)[0]  # [n_vocab]
-    q, own = rows_told_apart(fault.q, fault.own)
+    q, own = told_apart(fault.q, fault.own, row_in_words)
     lines = [
-        f"The smallest case: a vocabulary of {case.n_vocab} tokens, prompt {case.prompt}, N = {case.N}, K = {case.K}.",
+        smallest(case),
         f"After {[*case.prompt, *fault.text]} the target has q = {q}, yours gives {own}; the draft has "
         f"p = {row_in_words(p)}.",
     ]
     if findings.events:
         lines += ["One path that leads there:", *(f"  {event}" for event in findings.events)]
     return "\n".join(lines)
-
-
-def rows_told_apart(row, other) -> tuple[str, str]:  # [n_vocab] twice
-    """Two rows with as many digits as tell them apart, 3 at least."""
-    for digits in range(3, 17):
-        words = row_in_words(row, digits), row_in_words(other, digits)
-        if words[0] != words[1]:
-            break
-    return words
 
 
 def effort_in_words(efforts: dict[Case, list[Effort]], sampler: Sampler) -> str:
