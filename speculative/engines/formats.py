@@ -206,4 +206,4 @@ def is_mapped(params) -> bool:
 
 
 def n_bytes(params) -> int:
-    return sum(leaf.nbytes for leaf in leaves(params))
+    return sum([leaf.nbytes for leaf in leaves(params)])

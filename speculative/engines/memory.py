@@ -80,7 +80,7 @@ def available() -> int | None:
         for file, label in GROUP_FILES:
             limits.append((read_bytes(folder / file), read_bytes(folder / "memory.stat", label)))
     free += [max(0, limit - taken) for limit, taken in limits if limit is not None and taken is not None]
-    return min((n for n in free if n is not None), default=None)
+    return min([n for n in free if n is not None], default=None)
 
 
 def peak() -> int | None:
@@ -98,7 +98,7 @@ def check(models: Sequence[SizedModel], free: int | None, saving: Sequence[str] 
 
 
 def total_bytes(models: Iterable[SizedModel]) -> int:
-    return sum(needed(model.hparams, model.dtype, model.n_cached) for model in models)
+    return sum([needed(model.hparams, model.dtype, model.n_cached) for model in models])
 
 
 def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> list[str]:

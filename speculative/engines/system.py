@@ -43,17 +43,6 @@ def cpu() -> str:
     return "\n".join(about_first or names)
 
 
-def n_cores() -> int:
-    """The cores that this process may use. If there are fast and slow ones, only the fast: the threads have equal
-    shares, and each waits for the slowest. At most OMP_NUM_THREADS, and a container's quota rounded up."""
-    if hasattr(os, "sched_getaffinity"):
-        n = n_fast(os.sched_getaffinity(0))
-    else:
-        n = int(sysctl("hw.perflevel0.physicalcpu") or os.cpu_count() or 1)
-    limits = re.findall("^[1-9][0-9]{0,8}", os.environ.get("OMP_NUM_THREADS", ""))  # 4,2 is for nested loops
-    return min(n, MOST_THREADS, *map(int, limits), *quotas())
-
-
 def groups(controller: str) -> Iterator[Path]:
     """Yield the folder of each control group around this process, from the inside out, that may limit this resource.
     The files in it have other names in version 1 than in version 2, which names no controllers."""
@@ -64,40 +53,38 @@ def groups(controller: str) -> Iterator[Path]:
             yield from (group, *group.parents)
 
 
-def quotas() -> list[int]:
-    """The CPUs that each control group around this process may use at a time, rounded up."""
-    quotas = []
+def n_cores() -> int:
+    """The cores that this process may use. If there are fast and slow ones, only the fast: the threads have equal
+    shares, and each waits for the slowest. At most OMP_NUM_THREADS, and the quotas of the control groups around this
+    process, rounded up."""
+    if hasattr(os, "sched_getaffinity"):
+        n = n_fast(os.sched_getaffinity(0))
+    else:
+        n = int(sysctl("hw.perflevel0.physicalcpu") or os.cpu_count() or 1)
+    for limit in re.findall("^[1-9][0-9]{0,8}", os.environ.get("OMP_NUM_THREADS", "")):  # 4,2 is for nested loops
+        n = min(n, int(limit))
     for folder in groups("cpu"):
         texts = [text for file in QUOTA_FILES for text in lines(folder / file)]
         match = re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", " ".join(texts))  # not -1 or max: no quota
         if match:
             quota, period = map(int, match.groups())
-            quotas.append(-(-quota // period))
-    return quotas
+            n = min(n, -(-quota // period))
+    return min(n, MOST_THREADS)
 
 
 def n_fast(cpus: set[int]) -> int:
     """The number of these CPUs if they are of one kind; else that of the fast cores among theirs."""
-    capacity = {cpu: int(about_cpu(cpu, "cpu_capacity") or 0) for cpu in cpus}  # on ARM, up to 1024
+    folders = {cpu: Path(f"sys/devices/system/cpu/cpu{cpu}") for cpu in cpus}
+    capacity = {cpu: int("".join(lines(folders[cpu] / "cpu_capacity")) or 0) for cpu in cpus}  # on ARM, up to 1024
+    performance: set[int] = set()  # Intel's performance cores, which the system lists as "0-7,16"
+    for first, last in re.findall(r"(\d+)-?(\d*)", "".join(lines("sys/devices/cpu_core/cpus"))):
+        performance |= {*range(int(first), int(last or first) + 1)}
     enough = 0.75 * max(capacity.values())
-    candidates = cpus & performance_cpus() or cpus
-    fast = {cpu for cpu in candidates if capacity[cpu] >= enough}
+    fast = {cpu for cpu in cpus & performance or cpus if capacity[cpu] >= enough}
     if fast == cpus:
         return len(cpus)
-    cores = {about_cpu(cpu, "topology/core_cpus_list") for cpu in fast}  # hyperthreads share a core
+    cores = {"".join(lines(folders[cpu] / "topology/core_cpus_list")) for cpu in fast}  # hyperthreads share a core
     return len(cores)
-
-
-def performance_cpus() -> set[int]:
-    """The CPUs of Intel's performance cores, which the system lists as "0-7,16"; none if it tells of none."""
-    cpus: set[int] = set()
-    for first, last in re.findall(r"(\d+)-?(\d*)", "".join(lines("sys/devices/cpu_core/cpus"))):
-        cpus |= {*range(int(first), int(last or first) + 1)}
-    return cpus
-
-
-def about_cpu(cpu: int, file: str) -> str:
-    return "".join(lines(f"sys/devices/system/cpu/cpu{cpu}/{file}"))
 
 
 def seconds_waited() -> float:
