@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,16 @@ def with_activation(params: dict, activation) -> dict:
     """Parameters by which gpt2() takes another activation than gelu: ffn is given the keys of mlp as arguments."""
     blocks = [block | {"mlp": block["mlp"] | {"activation": activation}} for block in params["blocks"]]
     return params | {"blocks": blocks}
+
+
+class TextRows(NamedTuple):
+    """Rows of one text, as a forward pass computes them beside those of other texts."""
+
+    tokens: np.ndarray  # [n]
+    n_last: int  # the number of rows, from the last one up, whose logits are wanted
+    n_past: int  # tokens of the text before them, which the cache holds
+    cache: Any
+    sees: np.ndarray | None = None  # [n, n_past + n or more]: in a tree, the tokens that each row sees
 
 
 class Outputs(NamedTuple):

@@ -17,7 +17,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from speculative.engines.contract import PlacedStep
 from speculative.engines.model import Call, Model, new_log
 from speculative.engines.network import LOCK, CachedNetwork
-from speculative.engines.plain import Outputs
+from speculative.engines.plain import Outputs, TextRows
 from speculative.run.decode import Ids, Loaded, Setup, Text, new_loop, new_models
 from speculative.run.observer import Observer
 from speculative.run.steps import TextStep, Times
@@ -77,7 +77,7 @@ class Request(NamedTuple):
     """A call of a network, for which a text waits."""
 
     network: CachedNetwork  # the session's, whose weights all texts share
-    feed: Any  # the text's tokens, as the network's pass takes them
+    feed: TextRows
     asked: float  # when, by time.perf_counter
 
 
@@ -89,7 +89,7 @@ class PassInTurn:
         self.network = network
 
     def __call__(self, *arguments) -> Outputs:
-        feed = self.network.forward.rows_of(*arguments)
+        feed = TextRows(*arguments)
         return getcurrent().parent.switch(Request(self.network, feed, time.perf_counter()))
 
     def __getattr__(self, name: str) -> Any:

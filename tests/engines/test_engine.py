@@ -24,17 +24,18 @@ from speculative.engines.c import library
 from speculative.engines.c.packing import packer
 from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
 from speculative.engines.network import CachedNetwork
-from speculative.engines.plain import ACTIVATIONS, PlainPass
+from speculative.engines.plain import ACTIVATIONS, PlainPass, TextRows
 
 if not library.compiles():
     pytest.skip("there is no C compiler", allow_module_level=True)
 
-from speculative.engines.c import arguments, forward, threads
+from speculative.engines.c import forward, threads
 from speculative.engines.c.cache import Cache
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.forward import CompiledPass
 
 N_CTX = 250  # three chunks, of which each is several groups of rows
+LANES = library.library().lanes()
 TOKENS = np.random.default_rng(5).integers(0, 261, N_CTX)
 # Of the largest logit. In the other formats a last bit may decide how a number of a row is rounded.
 EXACT = {"float32": 3e-5, "float16": 3e-5, "bfloat16": 3e-2, "int8": 3e-2, "int4": 3e-2}
@@ -156,7 +157,7 @@ def test_a_matrix_that_is_used_in_its_file_gives_the_bits_of_its_tiles(hparams):
             assert np.array_equal(logits(run, n_rows), expected)
     for name, w in flatten(params).items():
         if name.endswith("/w"):
-            assert (packer("float32", in_place=True)(name, w) is w) == (w.shape[1] % library.lanes() == 0)
+            assert (packer("float32", in_place=True)(name, w) is w) == (w.shape[1] % LANES == 0)
 
 
 def differ_beside_other_texts(dtype, hparams):
@@ -177,7 +178,7 @@ def differ_beside_other_texts(dtype, hparams):
                 sees[-1, -2] = 0  # the last two are siblings
             tokens = rng.integers(0, 261, n)
             n_last = int(rng.integers(1, n + 1))
-            rows.append(forward.TextRows(texts[number].cache, tokens, n_past, n_last, sees if n > 2 else None))
+            rows.append(TextRows(tokens, n_last, n_past, texts[number].cache, sees if n > 2 else None))
             held[number] = np.append(held[number], tokens[: n - (n > 2)])
         for text, (logits, hidden, _) in zip(rows, run.together(rows), strict=True):
             [(alone, hidden_alone, _)] = run.together([text])
@@ -203,20 +204,21 @@ def test_a_row_has_the_same_bits_beside_rows_of_other_texts(hparams, dtype):
 
 mistakes = Mistakes()
 # The right ones, which wrong twins call.
-calls_of, parts_of = forward.calls_of, forward.parts_of
-linear, together = arguments.Memory.linear, CompiledPass.together
+calls_of, linear, together = forward.calls_of, forward.linear, CompiledPass.together
 
 
-@mistakes.plant(differ_beside_other_texts, forward, "parts_of")
-def begins_each_part_at_the_first_place(rows):
-    for part in parts_of(rows):
-        yield part._replace(n_past=rows.n_past)
+@mistakes.plant(differ_beside_other_texts, forward, "calls_of")
+def begins_each_part_at_the_first_place(texts):
+    n_past = {id(rows.cache): rows.n_past for rows in texts}
+    for call in calls_of(texts):
+        yield [part._replace(n_past=n_past[id(part.cache)]) for part in call]
 
 
-@mistakes.plant(differ_beside_other_texts, forward, "parts_of")
-def gives_each_part_the_first_mask(rows):
-    for part in parts_of(rows):
-        yield part._replace(sees=rows.sees)
+@mistakes.plant(differ_beside_other_texts, forward, "calls_of")
+def gives_each_part_the_first_mask(texts):
+    sees = {id(rows.cache): rows.sees for rows in texts}
+    for call in calls_of(texts):
+        yield [part._replace(sees=sees[id(part.cache)]) for part in call]
 
 
 @mistakes.plant(differ_beside_other_texts, CompiledPass, "together")
@@ -232,9 +234,9 @@ def turns_the_rows_of_a_call_round(texts):
         yield call[::-1]
 
 
-@mistakes.plant(differ_beside_other_texts, arguments.Memory, "linear")
-def has_no_biases(self, w, b=None):
-    return linear(self, w)
+@mistakes.plant(differ_beside_other_texts, forward, "linear")
+def has_no_biases(w, b=None):
+    return linear(w)
 
 
 @mistakes.plant(differ_beside_other_texts, CompiledPass, "new_cache")
@@ -255,7 +257,7 @@ def test_float32_is_multiplied_as_in_plain_c(tmp_path):
 
 def numbers_of_a_product(n_in):  # -> [40, n_in], [n_in, lanes]
     rng = np.random.default_rng(n_in)
-    return rng.standard_normal((40, n_in), np.float32), rng.standard_normal((n_in, library.lanes()), np.float32)
+    return rng.standard_normal((40, n_in), np.float32), rng.standard_normal((n_in, LANES), np.float32)
 
 
 @pytest.fixture
@@ -283,7 +285,7 @@ def test_by_amx_a_row_has_the_same_bits_beside_any_others(product):
 
 
 def test_where_the_system_refuses_amx_products_have_the_bits_of_a_cpu_without(product):
-    if "amx_bf16" in library.cpu():
+    if "amx_bf16" in library.CPU:
         pytest.skip("this CPU has it")
     x, w = numbers_of_a_product(700)
     expected = product()(x, w)
@@ -292,9 +294,10 @@ def test_where_the_system_refuses_amx_products_have_the_bits_of_a_cpu_without(pr
 
 
 def test_a_struct_has_words_only():
-    assert library.fields_of("const float *b, *g; number n;") == [(name, ctypes.c_ssize_t) for name in ("b", "g", "n")]
-    with pytest.raises(AttributeError, match="layout_of_int"):
-        library.fields_of("int n;")
+    fields = library.fields_of("const float *b, *g; number n;", {})
+    assert fields == [(name, ctypes.c_ssize_t) for name in ("b", "g", "n")]
+    with pytest.raises(KeyError, match="int"):
+        library.fields_of("int n;", {})
 
 
 @pytest.mark.parametrize("n_rows", [1, 119, 120, 121, N_CTX])
@@ -306,7 +309,7 @@ def test_no_call_has_more_rows_than_there_is_room_for(n_rows, monkeypatch):
     run(TOKENS[:n_rows], n_rows)
     run.output(np.zeros((n_rows, 96), np.float32))
     run.layer_seconds(n_rows, run.cache)
-    run.together([forward.TextRows(run.cache, TOKENS[: min(n_rows, forward.CHUNK)], 0, 1)] * 3)
+    run.together([TextRows(TOKENS[: min(n_rows, forward.CHUNK)], 1, 0, run.cache)] * 3)
     assert max(rows) <= forward.CHUNK
     monkeypatch.undo()
     if n_rows > forward.CHUNK:
@@ -321,18 +324,15 @@ def test_what_is_not_there_is_not_looked_up(tokens):
         new_pass()[0](tokens, 1)
 
 
-STRUCTS = ["Linear", "Norm", "Attn", "Mlp", "Block", "Scratch", "Text", "GPT2"]
-
-
-@pytest.mark.parametrize("name", STRUCTS)
+@pytest.mark.parametrize("name", library.library().structs)
 def test_python_fills_the_structs_that_c_reads(name):
-    size = getattr(library.library(), f"size_of_{name}")()
-    assert ctypes.sizeof(library.struct(name)) == size
+    size = library.library()[f"size_of_{name}"]()
+    assert ctypes.sizeof(library.library().structs[name]) == size
 
 
 def test_every_format_and_activation_has_a_number_in_c():
-    assert {*library.numbers("format")} == {*FORMATS}
-    assert {*library.numbers("activation")} == {*ACTIVATIONS}
+    assert {*library.library().names["format"]} == {*FORMATS}
+    assert {*library.library().names["activation"]} == {*ACTIVATIONS}
 
 
 def test_checksums_are_those_of_google_crc32c():
@@ -465,9 +465,9 @@ def test_two_first_starts_at_once_and_one_that_is_killed_leave_a_library_that_wo
     killed.communicate()
     for running in [start(), start()]:
         out, err = running.communicate()
-        assert (running.returncode, out) == (0, f"{library.lanes()}\n"), err
+        assert (running.returncode, out) == (0, f"{LANES}\n"), err
     assert len([*tmp_path.glob("speculative-sampling/engine-*.so")]) == 1
-    assert start().communicate() == (f"{library.lanes()}\n", "")
+    assert start().communicate() == (f"{LANES}\n", "")
 
 
 def test_another_compiler_or_source_is_another_library_and_an_empty_one_is_compiled_again(tmp_path, quick, monkeypatch):
@@ -485,12 +485,12 @@ def test_another_compiler_or_source_is_another_library_and_an_empty_one_is_compi
 def refuse_to_load(cache, monkeypatch):
     """As from a file system that is mounted without the right to execute."""
 
-    def refuse(path, load=ctypes.CDLL):
-        if path.startswith(str(cache)):
+    def refuse(path, load=library.Library):
+        if path.is_relative_to(cache):
             raise OSError(f"{path}: failed to map segment from shared object")
         return load(path)
 
-    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    monkeypatch.setattr(library, "Library", refuse)
 
 
 FAULTS = {
@@ -503,7 +503,7 @@ FAULTS = {
 def test_a_cache_that_cannot_be_used(reason, tmp_path, quick, monkeypatch, capsys):
     monkeypatch.setattr(library, "compilers", lambda: [[quick]])
     FAULTS[reason](tmp_path / "speculative-sampling", monkeypatch)
-    assert library.library.__wrapped__().lanes() == library.lanes()
+    assert library.library.__wrapped__().lanes() == LANES
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("the compiled forward pass cannot be kept")
     assert reason in line
@@ -562,7 +562,7 @@ def test_a_compiler_that_does_not_know_the_cpu_compiles_for_any(tmp_path, quick,
     monkeypatch.setattr(library, "compilers", lambda: [[quick]])
     script = Path(quick)
     script.write_text(script.read_text().replace("sh\n", 'sh\ncase "$*" in *native*) exit 1; esac\n', 1))
-    assert library.load(library.build(tmp_path)).lanes() == library.lanes()
+    assert library.Library(library.build(tmp_path)).lanes() == LANES
 
 
 # ---- Other compilers and CPUs ----------------------------------------------------------------------------------------
@@ -630,7 +630,7 @@ def test_by_amx_gives_what_gpt2_gives(tmp_path):
 def test_other_instructions_give_what_gpt2_gives(flags, tmp_path):
     if library.native() != "-march=native":
         pytest.skip("this is no x86")
-    if X86[flags] not in library.cpu():
+    if X86[flags] not in library.CPU:
         pytest.skip("this CPU lacks them")
     check(run_with(flags, tmp_path))
 

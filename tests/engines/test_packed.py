@@ -18,7 +18,7 @@ def random_weight(n_in, n_out, seed=0):
 
 def unpacked(weight):  # -> [n_in, n_out]
     """The matrix that a packed weight stands for."""
-    L = library.lanes()
+    L = library.library().lanes()
 
     def spread(part, kind, n_together):  # uint8 [n_tiles, n_bytes] -> [n, n_tiles * L]
         words = np.ascontiguousarray(part).view(kind).reshape(len(part), -1, L, n_together)

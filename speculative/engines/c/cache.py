@@ -5,9 +5,8 @@ import mmap
 
 import numpy as np
 
-from speculative.engines.c.arguments import address
-from speculative.engines.c.library import lanes
-from speculative.engines.c.packing import aligned
+from speculative.engines.c.library import library
+from speculative.engines.c.packing import address, aligned
 
 LARGE_PAGE = 2**22  # bytes from which on NumPy would ask for large pages
 
@@ -16,7 +15,7 @@ class Cache:
     """Keys as tiles of slots, and values as tiles of channels: see attention in engine.c."""
 
     def __init__(self, hparams: dict):
-        L = lanes()
+        L = library().lanes()
         n_head = hparams["n_head"]
         n_ctx = hparams["n_ctx"]
         d_head = hparams["n_embd"] // n_head
@@ -27,7 +26,7 @@ class Cache:
 
     def move(self, slots, to: int) -> None:  # [n]
         """Move the keys and values of these tokens to the places from `to` on."""
-        L = lanes()
+        L = library().lanes()
         new_slots = np.arange(to, to + len(slots))  # [n]
         tiles, lane = divmod(slots, L)  # [n] each
         new_tiles, new_lane = divmod(new_slots, L)  # [n] each

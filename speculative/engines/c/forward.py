@@ -1,67 +1,67 @@
 """engine.c from Python: its call for the rows of one text or of several."""
 
-import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from speculative.engines.c.arguments import Memory, address
 from speculative.engines.c.cache import Cache
-from speculative.engines.c.library import lanes, library, numbers, struct
-from speculative.engines.c.packing import aligned
+from speculative.engines.c.library import library
+from speculative.engines.c.packing import PackedWeight, address, aligned, format_number
 from speculative.engines.c.threads import pool
 from speculative.engines.formats import BLOCK
-from speculative.engines.plain import Outputs
+from speculative.engines.plain import Outputs, TextRows
 
 CHUNK = 120  # rows for which engine.c has room in a call; Python hears Ctrl-C between two
 PREFETCH_BYTES = 8192  # ahead of the loops
 
 
-class TextRows(NamedTuple):
-    """Rows of one text, as one call computes them."""
-
-    cache: Cache
-    tokens: np.ndarray  # int64 [n]
-    n_past: int  # tokens of the text before them, which the cache holds
-    n_last: int  # the number of rows, from the last one up, whose logits are wanted
-    sees: np.ndarray | None = None  # [n, n_past + n or more]: in a tree, the tokens that each row sees
-
-    def fill(self, text: ctypes.Structure) -> None:
-        """Write them to a struct Text of engine.c."""
-        text.n_rows = len(self.tokens)
-        text.n_past = self.n_past
-        text.n_last = self.n_last
-        text.tokens = address(self.tokens)
-        text.keys, text.values = self.cache.addresses
-        text.sees = 0
-        if self.sees is not None:
-            text.sees, text.sees_width = address(self.sees), self.sees.strides[0]
+def filled(kind: Any, value: Any, kept: list) -> Any:
+    """A value as engine.c's field of this kind holds it: a number; an array, by its address; a dict, as a struct with
+    the fields of these names; a list of dicts, as an array of structs. kept: gets the arrays, which have to live as
+    long as the field."""
+    if isinstance(value, list):
+        structs = [filled(kind._type_, one, kept) for one in value]
+        return (kind._type_ * len(value))(*structs)
+    if isinstance(value, dict):
+        values = linear(**value) if "w" in value else value
+        kinds = dict(kind._fields_)
+        return kind(**{name: filled(kinds[name], value, kept) for name, value in values.items()})
+    if isinstance(value, np.ndarray):
+        array = value if value.dtype == np.uint8 else np.ascontiguousarray(value, np.float32)  # uint8: tiles
+        kept.append(array)
+        return address(array)
+    return value
 
 
-def parts_of(rows: TextRows) -> Iterator[TextRows]:
-    """Cut the rows of a text into parts of CHUNK rows, of which each is computed after those before it."""
-    n = len(rows.tokens)
-    for first in range(0, n, CHUNK):
-        end = min(first + CHUNK, n)
-        first_wanted = max(first, n - rows.n_last)
-        sees = None if rows.sees is None else rows.sees[first:end]
-        yield TextRows(rows.cache, rows.tokens[first:end], rows.n_past + first, max(0, end - first_wanted), sees)
+def linear(w: PackedWeight | np.ndarray, b: np.ndarray | None = None) -> dict:
+    """The fields of a struct Linear. w: tiles, or a matrix of float32 that is used where it lies (packing.packer)."""
+    n_in, n_out = w.shape
+    fields = {"n_in": n_in, "n_out": n_out, "b": 0 if b is None else b}
+    if isinstance(w, PackedWeight):
+        return fields | {"format": format_number(w.format.name), "tiles": w.tiles}
+    return fields | {"format": format_number("float32"), "tiles": w, "row_bytes": w.strides[0]}
 
 
 def calls_of(texts: Sequence[TextRows]) -> Iterator[list[TextRows]]:
-    """Share the parts of texts among calls of at most CHUNK rows. Two parts of a text are never in one call."""
+    """Cut the rows of each text into parts, and share these among calls of at most CHUNK rows. Two parts of a text are
+    never in one call, as each is computed after those before it."""
     call: list[TextRows] = []
-    n = 0
-    for rows in texts:
-        for part in parts_of(rows):
-            n += len(part.tokens)
-            if n > CHUNK:
+    n_rows = 0
+    for tokens, n_last, n_past, cache, sees in texts:
+        n = len(tokens)
+        tokens = np.ascontiguousarray(tokens, np.int64)  # [n]
+        for first in range(0, n, CHUNK):
+            end = min(first + CHUNK, n)
+            n_wanted = max(0, end - max(first, n - n_last))
+            seen = None if sees is None else np.ascontiguousarray(sees[first:end], np.uint8)
+            n_rows += end - first
+            if n_rows > CHUNK:
                 yield call
-                call, n = [], len(part.tokens)
-            call.append(part)
+                call, n_rows = [], end - first
+            call.append(TextRows(tokens[first:end], n_wanted, n_past + first, cache, seen))
     yield call
 
 
@@ -75,32 +75,44 @@ class CompiledPass:
         n_embd = hparams["n_embd"]
         n_inner = hparams.get("n_inner", 4 * n_embd)
         activation = hparams.get("activation_function", "gelu_new")
+        n_keys = hparams["n_ctx"] + library().lanes() + n_embd // hparams["n_head"]
+        n_row = BLOCK * -(-max(n_embd, n_inner, n_keys) // BLOCK)  # numbers of the longest row
+        n_group = library().rows_of_a_group(format_number("float32"))
         self.hparams = hparams
         self.n_threads = n_threads
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
-        self.group = library().rows_of_a_group(numbers("format")[params["wte"].format.name])
-        self.texts = (struct("Text") * CHUNK)()  # the texts of a call, which each have a row or more
-        self.memory = memory = Memory()
-        self.arguments = struct("GPT2")(  # in the order of arguments.h
-            n_head=hparams["n_head"],
-            n_embd=n_embd,
-            n_inner=n_inner,
-            n_ctx=hparams["n_ctx"],
-            n_vocab=hparams["n_vocab"],
-            activation=numbers("activation")[activation],
-            blocks=memory.structs("Block", params["blocks"]),
-            wte=memory.structs("Linear", [{"w": params["wte"]}]),
-            wpe=memory.floats(params["wpe"]),
-            ln_f=memory.structs("Norm", [params["ln_f"]]),
-            prefetch_bytes=address(self.prefetch_bytes),
-            most_rows=CHUNK,
-            x=memory.floats(aligned((CHUNK, n_embd))),
-            qkv=memory.floats(aligned((CHUNK, 3 * n_embd))),
-            a=memory.floats(aligned((CHUNK, n_embd))),
-            hidden=memory.floats(aligned((CHUNK, n_inner))),
-            scratch=memory.structs("Scratch", [scratch(hparams, n_inner) for _ in range(n_threads)]),
-            texts=ctypes.addressof(self.texts),
-        )
+        self.group = library().rows_of_a_group(format_number(params["wte"].format.name))
+        self.texts = (library().structs["Text"] * CHUNK)()  # the texts of a call, which each have a row or more
+        self.kept: list[np.ndarray] = []  # the arrays whose addresses engine.c has
+        values = {  # in the order of arguments.h
+            "n_head": hparams["n_head"],
+            "n_embd": n_embd,
+            "n_inner": n_inner,
+            "n_ctx": hparams["n_ctx"],
+            "n_vocab": hparams["n_vocab"],
+            "activation": library().names["activation"].index(activation),
+            "blocks": params["blocks"],
+            "wte": [{"w": params["wte"]}],
+            "wpe": params["wpe"],
+            "ln_f": [params["ln_f"]],
+            "prefetch_bytes": address(self.prefetch_bytes),
+            "most_rows": CHUNK,
+            "x": aligned((CHUNK, n_embd)),
+            "qkv": aligned((CHUNK, 3 * n_embd)),
+            "a": aligned((CHUNK, n_embd)),
+            "hidden": aligned((CHUNK, n_inner)),
+            "scratch": [
+                {
+                    "prepared": aligned(CHUNK * n_row),
+                    "row": aligned(n_row),
+                    "sums": aligned(library().floats_of_sums()),
+                    "scores": aligned(n_group * n_row),
+                }
+                for _ in range(n_threads)
+            ],
+            "texts": self.texts,
+        }
+        self.arguments = filled(library().structs["GPT2"], values, self.kept)
         self.layers_in_turn = cycle(range(hparams["n_layer"]))  # that layer_seconds times
 
     def new_cache(self) -> Cache:
@@ -109,14 +121,8 @@ class CompiledPass:
     def __call__(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> Outputs:  # [n]
         """The same as PlainPass. In a tree, sees [n, n_past + n] says which tokens each one sees: itself, and all
         before it on its path; it is trusted. Raises ValueError as run does."""
-        [outputs] = self.together([self.rows_of(tokens, n_last, n_past, cache, sees)])
+        [outputs] = self.together([TextRows(tokens, n_last, n_past, cache, sees)])
         return outputs
-
-    def rows_of(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> TextRows:  # [n]
-        """The rows of a text, as together takes them."""
-        if sees is not None:
-            sees = np.ascontiguousarray(sees, np.uint8)
-        return TextRows(cache, np.ascontiguousarray(tokens, np.int64), n_past, n_last, sees)
 
     def together(self, texts: Sequence[TextRows]) -> list[Outputs]:
         """Compute rows of each of these texts. A row's bits do not depend on the others. Raises ValueError as run
@@ -144,8 +150,15 @@ class CompiledPass:
         """Make one call of engine.c, for at most CHUNK rows -> their logits [n, n_vocab], and the last block's output
         [n, n_embd], which a call without texts is given as hidden. layers: None for all. Raises ValueError for a token
         that does not exist, or a text that is too long, as compiled code looks up whatever it is given."""
-        for rows, text in zip(call, self.texts, strict=False):
-            rows.fill(text)
+        for (tokens, n_last, n_past, cache, sees), text in zip(call, self.texts, strict=False):
+            text.n_rows = len(tokens)
+            text.n_past = n_past
+            text.n_last = n_last
+            text.tokens = address(tokens)
+            text.keys, text.values = cache.addresses
+            text.sees = 0
+            if sees is not None:
+                text.sees, text.sees_width = address(sees), sees.strides[0]
         if hidden is None:
             n_wanted = sum([rows.n_last for rows in call])
             hidden = np.empty((n_wanted, self.hparams["n_embd"]), np.float32)  # [n_wanted, n_embd]
@@ -170,11 +183,10 @@ class CompiledPass:
         n_past = min(n_past, n_ctx - 1)
         n_rows = min(n_rows, n_ctx - n_past)
         tokens = np.zeros(n_rows, np.int64)  # [n_rows]
-        rows = TextRows(cache, tokens, n_past, n_last=0)
         layer = next(self.layers_in_turn)
         began = time.perf_counter()
-        for part in parts_of(rows):
-            self.run([part], range(layer, layer + 1))
+        for call in calls_of([TextRows(tokens, 0, n_past, cache)]):
+            self.run(call, range(layer, layer + 1))
         return time.perf_counter() - began
 
     def tune(self, cache: Cache) -> None:
@@ -187,16 +199,3 @@ class CompiledPass:
                 self.prefetch_bytes[kind] = ahead
                 seconds.append((self.layer_seconds(n_rows, cache), ahead))
             self.prefetch_bytes[kind] = min(seconds)[1]
-
-
-def scratch(hparams: dict, n_inner: int) -> dict[str, np.ndarray]:
-    """A thread's own memory."""
-    n_embd = hparams["n_embd"]
-    longest = max(n_embd, n_inner, hparams["n_ctx"] + lanes() + n_embd // hparams["n_head"])
-    n_row = BLOCK * -(-longest // BLOCK)
-    return {
-        "prepared": aligned(CHUNK * n_row),
-        "row": aligned(n_row),
-        "sums": aligned(library().floats_of_sums()),
-        "scores": aligned(library().rows_of_a_group(numbers("format")["float32"]) * n_row),
-    }

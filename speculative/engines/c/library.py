@@ -14,9 +14,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from ctypes import c_char_p, c_int64, c_ssize_t, c_uint32, c_void_p
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +34,8 @@ SOURCES = [Path(__file__).with_name(name) for name in FILES]
 # Contracted as the source says and nowhere else: else a last bit could depend on which copy of a loop computes it.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-Werror=implicit-function-declaration", "-shared", "-fPIC", f"-DFIRST_CACHE={first_cache()}"]
-if "Intel" in cpu():  # whose vdpbf16ps multiplies at half the rate of FMAs
+CPU = cpu()
+if "Intel" in CPU:  # whose vdpbf16ps multiplies at half the rate of FMAs
     FLAGS.append("-DSLOW_DOT2")
 
 
@@ -73,7 +76,7 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
 def build(folder: Path, announcement: str = "") -> Path:
     """The library in this folder, compiled now if it is missing. Raises OSError, RuntimeError."""
     tries = [*product(([native()], []), compilers())]
-    made_of = repr([*FLAGS, *tries, cpu(), *(source.read_bytes() for source in SOURCES)])
+    made_of = repr([*FLAGS, *tries, CPU, *map(Path.read_bytes, SOURCES)])
     path = folder / f"engine-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
     if size_of(str(path)):  # a computer that loses power may leave an empty file
         return path
@@ -88,34 +91,62 @@ def build(folder: Path, announcement: str = "") -> Path:
         raise RuntimeError("; ".join(dict.fromkeys(failures)))
 
 
-def load(path: Path) -> ctypes.CDLL:
-    """The library's functions, with their types. Raises OSError."""
-    library = ctypes.CDLL(str(path))
-    for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "run_pass"):
-        getattr(library, name).restype = c_int64
-    library.rows_of_a_group.argtypes = [c_int64]
-    library.tile_bytes.argtypes = [c_int64, c_int64]
-    library.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
-    library.run_pass.argtypes = [c_void_p, c_int64]
-    library.join_passes.argtypes = [c_int64]
-    library.crc32c.argtypes = [c_void_p, c_int64]
-    library.crc32c.restype = c_uint32
-    library.instructions.restype = c_char_p
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=library.all_asleep)
-    return library
+class Library(ctypes.CDLL):
+    """engine.c, compiled: its functions with their types, its structs and its tables by its own declarations."""
+
+    def __init__(self, path: Path):
+        """Raises OSError."""
+        super().__init__(str(path))
+        for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "run_pass"):
+            self[name].restype = c_int64
+        self.rows_of_a_group.argtypes = [c_int64]
+        self.tile_bytes.argtypes = [c_int64, c_int64]
+        self.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
+        self.run_pass.argtypes = [c_void_p, c_int64]
+        self.join_passes.argtypes = [c_int64]
+        self.crc32c.argtypes = [c_void_p, c_int64]
+        self.crc32c.restype = c_uint32
+        self.instructions.restype = c_char_p
+        self.names: dict[str, list[str]] = {}  # of each table, in the order of their numbers in C
+        for table in ("format", "activation", "result"):
+            function = self[f"{table}_names"]
+            function.restype = c_char_p
+            self.names[table] = function().decode().split()
+        self.structs: dict[str, Any] = {}
+        for name in ("Linear", "Norm", "Attn", "Mlp", "Block", "Scratch", "Text", "GPT2"):
+            function = self[f"layout_of_{name}"]
+            function.restype = c_char_p
+            fields = fields_of(function().decode(), self.structs)
+            self.structs[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.all_asleep)
+
+
+def fields_of(declarations: str, structs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The fields of a struct, in order, with their types: "const float *b; number n_in, n_out;". They are numbers and
+    addresses, which are words of the same size, or structs of such words. structs: those that are declared before."""
+    fields = []
+    for declaration in declarations.split(";")[:-1]:
+        type_name, _, names = declaration.strip().removeprefix("const ").partition(" ")
+        for field in names.split(", "):
+            if not field.startswith("*"):
+                kind = c_ssize_t if type_name == "number" else structs[type_name]
+            else:
+                kind = ctypes.POINTER(structs[type_name]) if type_name in structs else c_ssize_t
+            fields.append((field.lstrip("*"), kind))
+    return fields
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
+def library() -> Library:
     """The compiled forward pass: kept in the cache, or in a temporary folder if that cannot be, which a line says.
     Raises OSError, RuntimeError or ValueError if it cannot be compiled or loaded there either."""
     try:
-        return load(build(cache_home(), "compiling the forward pass, once on this machine ..."))
+        return Library(build(cache_home(), "compiling the forward pass, once on this machine ..."))
     except (OSError, RuntimeError, ValueError) as error:  # there is no home; CC has a quote too many
         reason = str(error)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
-        compiled = load(build(Path(folder)))
+        compiled = Library(build(Path(folder)))
     print(f"the compiled forward pass cannot be kept, so each run compiles it: {reason}", file=sys.stderr)
     return compiled
 
@@ -136,11 +167,6 @@ def compiles() -> bool:
     return True
 
 
-def lanes() -> int:
-    """Output channels in a tile of a packed weight."""
-    return library().lanes()
-
-
 def c_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
     """The CRC32C of these bytes, by engine.c."""
     array = np.frombuffer(content, np.uint8)
@@ -151,38 +177,3 @@ def use_c_crc32c() -> None:
     """Let checkpoints compute their checksums by engine.c, if the library google-crc32c has no C for this system."""
     if openai.is_slow() and compiles():
         openai.in_c = c_crc32c
-
-
-# ---- engine.c's structs and tables, by its own declarations ----------------------------------------------------------
-
-
-def declared(name: str) -> str:
-    """The text that this function of engine.c returns."""
-    function = getattr(library(), name)
-    function.restype = c_char_p
-    return function().decode()
-
-
-@functools.cache
-def numbers(table: str) -> dict[str, int]:
-    """{name: its number} of engine.c's table "format", "activation" or "result"."""
-    names = declared(f"{table}_names").split()
-    return {name: number for number, name in enumerate(names)}
-
-
-@functools.cache
-def struct(name: str) -> type[ctypes.Structure]:
-    """The struct of this name in engine.c. Its fields are numbers and addresses, which are words of the same size, or
-    structs of such words."""
-    return type(name, (ctypes.Structure,), {"_fields_": fields_of(declared(f"layout_of_{name}"))})
-
-
-def fields_of(declarations: str) -> list[tuple[str, type]]:
-    """The fields of a struct, in order, with their types: "const float *b; number n_in, n_out;"."""
-    fields = []
-    for declaration in declarations.split(";")[:-1]:
-        type_name, _, names = declaration.strip().removeprefix("const ").partition(" ")
-        for field in names.split(", "):
-            is_word = type_name == "number" or field.startswith("*")
-            fields.append((field.lstrip("*"), c_ssize_t if is_word else struct(type_name)))
-    return fields

@@ -16,7 +16,7 @@ from speculative.checkpoints.disk import bad_file, mapped, state_of
 from speculative.checkpoints.folder import Checkpoint
 from speculative.checkpoints.shapes import Shape, checkpoint_shapes, nested
 from speculative.checkpoints.weights import Weights, read_all
-from speculative.engines.c.library import lanes
+from speculative.engines.c.library import library
 from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import Format, matrix_of
 from speculative.support.files import replacing, size_of
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 def path_of(files: Checkpoint, models_dir: str, dtype: str) -> str:
     """Return the path of the pack that fits a model's files as they are now, this CPU and this way to pack."""
-    packed_from = f"{dtype}, tiles of {lanes()}, packing {LAYOUT}"
+    packed_from = f"{dtype}, tiles of {library().lanes()}, packing {LAYOUT}"
     for name in (files.settings_file, *files.weights):
         path = files.path(name)
         state = state_of(path)

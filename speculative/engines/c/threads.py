@@ -6,7 +6,7 @@ import threading
 import time
 from queue import SimpleQueue
 
-from speculative.engines.c.library import library, numbers
+from speculative.engines.c.library import library
 
 REFUSALS = {  # by the name of a pass's result in engine.c
     "no_such_token": "a token was asked for that does not exist",
@@ -33,7 +33,7 @@ class ThreadPool:
         """Compute a pass: call is engine.c's struct GPT2. Raises ValueError for rows that C refuses."""
         call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
         run_pass = library().run_pass
-        names = [*numbers("result")]  # by its number
+        names = library().names["result"]
         result = names[run_pass(ctypes.byref(call), 0)]
         if result == "others_asleep":
             self.wake_workers(n_threads - 1)
