@@ -4,9 +4,13 @@ OpenAI's form, encoder.json and vocab.bpe, is read by encoder.py. Both give an E
 tokens they add to the vocabulary in which order, is as in transformers 5: so are the ids.
 """
 
+import contextlib
 import json
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from speculative.blog.encoder import CHAR_TO_BYTE, END_OF_TEXT, Encoder, ranked
@@ -23,7 +27,7 @@ from speculative.checkpoints.tokenizer_files import (
     tokens_to_add,
 )
 from speculative.support.errors import UserError, first_line
-from speculative.support.panics import without_panic
+from speculative.support.process import taken_at_forks
 from speculative.support.terminal import one_line
 
 if TYPE_CHECKING:
@@ -163,3 +167,42 @@ def begin_with(tokenizer: "Tokenizer", bos: str) -> None:
 
     tokens = [(bos, tokenizer.token_to_id(bos))]
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=tokens)
+
+
+# ---- Panics of their library, which is written in Rust ---------------------------------------------------------------
+
+
+redirecting = taken_at_forks(Lock())
+
+
+@contextlib.contextmanager
+def without_panic() -> Iterator[None]:
+    """Raise ValueError in place of the exception by which the library ends a thread, which no `except Exception`
+    catches, and without the lines that it prints of it. The body of the `with` calls the library."""
+    with redirecting, quiet_if_it_fails():
+        try:
+            yield
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # a class that cannot be imported
+                raise
+            raise ValueError(f"the library tokenizers panics: {first_line(error)}") from None
+
+
+@contextlib.contextmanager
+def quiet_if_it_fails() -> Iterator[None]:
+    """Hold back the lines that the body of the `with` writes to the system's standard error, and print them if the
+    body succeeds: other threads write there too."""
+    try:
+        terminal = os.dup(2)
+    except OSError:  # it was closed
+        yield
+        return
+    with tempfile.TemporaryFile() as held_back:
+        os.dup2(held_back.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+        held_back.seek(0)
+        os.write(2, held_back.read())

@@ -23,9 +23,8 @@ from tokenizer_files import (
 )
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, StreamDecoder
-from speculative.checkpoints.tokenizer import read_encoder
+from speculative.checkpoints.tokenizer import read_encoder, without_panic
 from speculative.run.prompts import PromptReader
-from speculative.support.panics import without_panic
 
 
 @pytest.mark.parametrize("number", range(len(TOKENIZERS)))

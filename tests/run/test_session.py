@@ -22,6 +22,7 @@ import speculative
 from encoder import END_OF_TEXT, StreamDecoder
 from speculative import load_pair
 from speculative.checkpoints import weights
+from speculative.checkpoints.tokenizer import redirecting
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import proposal_of
 from speculative.engines.c.engine import CEngine
@@ -31,7 +32,6 @@ from speculative.rules import parse_rule
 from speculative.run.options import Options, make_options
 from speculative.run.session import Session
 from speculative.sampling import Proposal, token_by_token
-from speculative.support.panics import redirecting
 from speculative.verify.checks import check_greedy
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
