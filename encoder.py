@@ -90,7 +90,7 @@ class Encoder:
         self.eot = vocab[END_OF_TEXT]
         self.ends = {self.eot}
         self.added = {self.eot}  # the ids of tokens that no merge makes
-        self.id_to_bytes = {i: bytes(CHAR_TO_BYTE[char] for char in token) for token, i in vocab.items()}
+        self.id_to_bytes = {i: bytes([CHAR_TO_BYTE[char] for char in token]) for token, i in vocab.items()}
         self.byte_to_id = [vocab[BYTE_TO_CHAR[byte]] for byte in range(256)]
         self.merges = ranked(pairs, vocab)
         self.encode_word = lru_cache(maxsize=2**15)(self.encode_word)  # few words make up most of a text
@@ -141,7 +141,7 @@ class StreamDecoder:
         stops = [stop] if isinstance(stop, str) else stop or []
         self.ends = encoder.ends if END_OF_TEXT in stops else set()
         texts = [text for text in stops if text and not (self.ends and text == END_OF_TEXT)]
-        self.stops = tuple(text.encode() for text in texts)
+        self.stops = tuple(map(str.encode, texts))
         self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting = b""
         self.stopped = False  # whether the stop text has come; the text after it is dropped
@@ -191,7 +191,7 @@ def read_vocab(path):
     """{token: id} of an encoder.json."""
     vocab = json.loads(path.read_text(encoding="utf-8"))
     ids = [*vocab.values()] if isinstance(vocab, dict) else [None]
-    if any(type(i) is not int for i in ids) or sorted(ids) != [*range(len(ids))]:
+    if not {*map(type, ids)} <= {int} or sorted(ids) != [*range(len(ids))]:
         raise ValueError("should be an object that gives each token an id, from 0 on")
     return vocab
 

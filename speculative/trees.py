@@ -68,7 +68,7 @@ def children_of(proposal: Drafts) -> list:  # -> [1 + m]
     if isinstance(proposal, Tree):
         return proposal.children
     m = len(proposal.tokens)
-    return [*([node] for node in range(1, m + 1)), []]
+    return [[node] for node in range(1, m + 1)] + [[]]
 
 
 def path_of(step: Step) -> list[int]:
