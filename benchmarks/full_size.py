@@ -24,9 +24,9 @@ from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.folder import load_params
-from speculative.checkpoints.official import HPARAMS
+from speculative.checkpoints.names import HPARAMS
 from speculative.checkpoints.padded import Padding
-from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count
+from speculative.checkpoints.weights import checkpoint_shapes, parameter_count
 from speculative.support.errors import UserError
 
 GROWN = {"124M": MODELS / "tiny-draft", "1558M": MODELS / "tiny-target"}

@@ -18,7 +18,7 @@ from enumeration import Clock
 
 import main
 from speculative import load_pair
-from speculative.checkpoints.shapes import checkpoint_shapes
+from speculative.checkpoints.weights import checkpoint_shapes
 from speculative.engines import contract, model, network
 from speculative.engines.c.engine import CEngine
 from speculative.lookahead import learned

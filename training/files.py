@@ -11,7 +11,8 @@ import numpy as np
 from safetensors.numpy import save
 from speculative.blog.utils import load_encoder_hparams_and_params
 
-from speculative.checkpoints.names import checked_model_name, local_folder, model_folder
+from speculative.checkpoints.folder import model_folder
+from speculative.checkpoints.names import checked_model_name, local_folder
 from speculative.support.errors import UserError
 from speculative.support.files import check_writable, existing_part, replacing
 from training.loop import say

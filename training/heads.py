@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save
 
-from speculative.checkpoints.names import model_folder
+from speculative.checkpoints.folder import model_folder
 from speculative.drafters.heads import FILE, fingerprint
 from speculative.support.files import replacing
 from training.distil import acceptance, distributions, divergence, read_beginnings, written

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from speculative.checkpoints.disk import bad_file
-from speculative.checkpoints.official import HPARAMS
+from speculative.checkpoints.names import HPARAMS
 from speculative.support.errors import UserError, first_line
 from speculative.support.files import naming
 from speculative.support.terminal import one_line

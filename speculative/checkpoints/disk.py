@@ -4,11 +4,12 @@ import contextlib
 import hashlib
 import mmap
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from speculative.checkpoints.official import MODEL_SIZES
+from speculative.checkpoints.names import MODEL_SIZES
 from speculative.support.errors import UserError
 from speculative.support.files import StrPath, cache_home, naming, size_of
 
@@ -64,21 +65,13 @@ def state_of(file: str | int) -> FileState:
     return FileState(about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
 
 
-class FilesInUse:
-    """Files that stay mapped, because a model reads its weights where they lie."""
-
-    def __init__(self):
-        self.states: dict[str, FileState] = {}  # by path
-
-    def add(self, path: str) -> None:
-        self.states[path] = state_of(path)
-
-    def check(self) -> None:
-        """Raise UserError if another program has written to one of the files. (A replaced file is still there.)"""
-        for path, state in self.states.items():
-            now = state_of(path) if os.path.exists(path) else state
-            if now.number == state.number and (now.n_bytes, now.modified) != (state.n_bytes, state.modified):
-                raise UserError(f"{path}: written to while the model uses it: load the model once more")
+def check_files_in_use(states: Mapping[str, FileState]) -> None:
+    """Raise UserError if another program has written to a file that stays mapped, because a model reads its weights
+    where they lie. (A replaced file is still there.) states: by path, when the model was loaded."""
+    for path, state in states.items():
+        now = state_of(path) if os.path.exists(path) else state
+        if now.number == state.number and (now.n_bytes, now.modified) != (state.n_bytes, state.modified):
+            raise UserError(f"{path}: written to while the model uses it: load the model once more")
 
 
 def bad_file(path: StrPath, fault: str) -> UserError:
@@ -105,23 +98,19 @@ def how_it_comes_back(path: Path) -> str:
     return ""
 
 
-class Note:
-    """An empty file in the user's cache: an earlier run found everything right in files of this state.
+def note_of(about: object) -> Path | None:
+    """Return the path of a note, an empty file in the user's cache: if it is there, an earlier run found everything
+    right in files of this state. None if there is no home.
 
     about: all that was checked, with the states of its files.
     """
+    with contextlib.suppress(RuntimeError):
+        return cache_home() / "checked" / hashlib.sha256(repr(about).encode()).hexdigest()
+    return None
 
-    def __init__(self, about: object):
-        self.path = None
-        with contextlib.suppress(RuntimeError):  # there is no home
-            self.path = cache_home() / "checked" / hashlib.sha256(repr(about).encode()).hexdigest()
 
-    def exists(self) -> bool:
-        return self.path is not None and os.path.exists(self.path)  # False if the folder is another user's
-
-    def write(self) -> None:
-        """Leave the note, or leave it out: then later runs check again."""
-        if self.path:
-            with contextlib.suppress(OSError):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.path.touch()
+def leave(note: Path) -> None:
+    """Write a note, or leave it out if that is not possible: then later runs check again."""
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from speculative.checkpoints.disk import mapped
-from speculative.checkpoints.official import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
-from speculative.checkpoints.shapes import parameter_count
+from speculative.checkpoints.names import HPARAMS, OPENAI, SHA256, SMALL_FILES, TF_DATA, TF_INDEX
+from speculative.checkpoints.weights import parameter_count
 from speculative.support.errors import Option, UserError, first_line
 from speculative.support.files import bytes_in_words, existing_part, locked, replacing, size_of
 from speculative.support.progress import working

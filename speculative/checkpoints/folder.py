@@ -30,8 +30,7 @@ from speculative.checkpoints.config import (
 )
 from speculative.checkpoints.disk import bad_file, other_file
 from speculative.checkpoints.download import announce_all, download_gpt2_files
-from speculative.checkpoints.names import checked_model_name, is_of_hub, is_path, local_folder
-from speculative.checkpoints.official import (
+from speculative.checkpoints.names import (
     HUGGING_FACE,
     MODEL_SIZES,
     OPENAI_VOCABULARY,
@@ -41,10 +40,14 @@ from speculative.checkpoints.official import (
     TF_PREFIX,
     USUAL_WEIGHTS,
     VOCABULARIES,
+    checked_model_name,
+    is_of_hub,
+    is_path,
+    local_folder,
 )
-from speculative.checkpoints.padded import Padding
+from speculative.checkpoints.padded import PaddedWeights, Padding
 from speculative.checkpoints.tokenizer import read_encoder
-from speculative.checkpoints.weights import PaddedWeights, StoredWeights, Weights, read_all
+from speculative.checkpoints.weights import Weights, read_all
 from speculative.support.errors import OTHER_NAMES_OF_MODELS, UserError, meant
 
 
@@ -108,11 +111,10 @@ class Checkpoint:
         hparams = hparams or self.hparams
         read_index = openai.read_index if self.weights[0].endswith(".index") else hugging_face.read_index
         index = read_index([self.path(name) for name in self.weights])
-        if not self.small:
-            return StoredWeights(index, hparams, settings_in_weights(self.config))
-        small = self.small.hparams
-        stored = StoredWeights(index, small, settings_in_weights(self.small.config))
-        return PaddedWeights(stored, Padding(small, hparams))
+        if self.small:
+            padding = Padding(self.small.hparams, hparams)
+            return PaddedWeights(index, padding, settings_in_weights(self.small.config))
+        return Weights(index, hparams, settings_in_weights(self.config))
 
 
 def has_equal_vocabulary(folder: str, other: str) -> bool:
@@ -134,7 +136,7 @@ def load_params(folder: str, hparams: dict, convert: Callable[[str, np.ndarray],
 
 def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
     """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
-    return read_all(StoredWeights(openai.read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams))
+    return read_all(Weights(openai.read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams))
 
 
 # ---- A look at a folder ----------------------------------------------------------------------------------------------
@@ -253,6 +255,13 @@ def checkpoint_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) 
     if missing:
         raise lacking(missing, replace(files, names=hub.names_of_files(name)), name, models_dir)
     return files
+
+
+def model_folder(name: str, models_dir: str) -> str:
+    """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
+    library. Only a path leads out of these."""
+    in_cache = hub.cached_folders(name) if is_of_hub(name, models_dir) else []
+    return in_cache[0] if in_cache else local_folder(name, models_dir)
 
 
 def check_path(name: str, local: str) -> None:

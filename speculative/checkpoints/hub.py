@@ -9,7 +9,7 @@ from typing import Any
 
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.download import announce, certificate_advice, trust_certificates
-from speculative.checkpoints.official import RENAMED, SMALL_NAMES, WEIGHT_NAMES
+from speculative.checkpoints.names import RENAMED, SMALL_NAMES, WEIGHT_NAMES
 from speculative.support.errors import UserError
 
 KEPT = "Ctrl-C keeps the files that are complete"

@@ -43,7 +43,7 @@ def read_index(paths: Sequence[str]) -> Index:
         for stored, tensor in in_file.items():
             name = openai_name(stored)
             if name in tensors:
-                other = tensors[name].path
+                other = tensors[name].file.path
                 raise bad_file(path, f"tensor {one_line(name)!r:.100} is there twice, or in {other} too")
             if re.match(HEADS, name):
                 heads.add(name.partition("/")[0])
@@ -63,7 +63,7 @@ def leave_out_output_matrix(tensors: Index) -> None:
         lm_head = tensors.pop("lm_head/w")
         wte = tensors.setdefault("wte", lm_head)
         if not np.array_equal(array_of(lm_head, "lm_head"), array_of(wte, "wte")):
-            raise bad_file(lm_head.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
+            raise bad_file(lm_head.file.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
 
 
 def read_file(path: str) -> tuple[Index, dict]:

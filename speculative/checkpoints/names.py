@@ -1,13 +1,62 @@
-"""The name of a model, as it is typed, and the folder that it means: of models_dir, a path, or of the hub's cache."""
+"""The names of models and of their files.
+
+OpenAI's four models; the files of any model; and the name that is typed, which means a folder of models_dir, a path, or
+a model of the hub.
+"""
 
 import os
 import re
 import unicodedata
 from pathlib import PureWindowsPath
 
-from speculative.checkpoints import hub
-from speculative.checkpoints.official import RENAMED
 from speculative.support.errors import WrongValue
+
+# ---- OpenAI's models: their sizes, files and hashes, and where they are published ------------------------------------
+
+SAME = {"n_vocab": 50257, "n_ctx": 1024}
+HPARAMS = {
+    "124M": SAME | {"n_embd": 768, "n_head": 12, "n_layer": 12},
+    "355M": SAME | {"n_embd": 1024, "n_head": 16, "n_layer": 24},
+    "774M": SAME | {"n_embd": 1280, "n_head": 20, "n_layer": 36},
+    "1558M": SAME | {"n_embd": 1600, "n_head": 25, "n_layer": 48},
+}
+MODEL_SIZES = tuple(HPARAMS)
+
+OPENAI = "https://openaipublic.blob.core.windows.net/gpt-2/models"
+HUGGING_FACE = {"124M": "gpt2", "355M": "gpt2-medium", "774M": "gpt2-large", "1558M": "gpt2-xl"}
+# The hub knows these with and without their owner: {name without: name with}.
+RENAMED = {name: f"openai-community/{name}" for name in HUGGING_FACE.values()}
+RENAMED["distilgpt2"] = "distilbert/distilgpt2"
+
+SMALL_FILES = ("encoder.json", "vocab.bpe", "hparams.json")  # first those with a hash: an error page is noticed
+# OpenAI also publishes `checkpoint`, which names these two, and model.ckpt.meta, the graph: neither is downloaded.
+TF_PREFIX = "model.ckpt"
+TF_ENDS = (".index", ".data-00000-of-00001")
+TF_INDEX, TF_DATA = (f"{TF_PREFIX}{end}" for end in TF_ENDS)
+
+# No hash of the other files was published. The first two are the same for every size.
+SHA256 = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+    "124M/hparams.json": "d9d56e4121c427164e0c55c6f03c08e1daf9002b9b672825112d19097b680318",
+    "124M/model.ckpt.index": "71916f763f9746f9b2a06b12d91996cf1084ae008d0424543d39391c5f2dc687",
+    "124M/model.ckpt.data-00000-of-00001": "2060c885360cc0cf41d7a6dbc4d24b5127aae20260c8b5ae521b5a6578407118",
+}
+
+# ---- The files of any model: of several forms the first that a folder has is read -----------------------------------
+
+OPENAI_VOCABULARY = ("encoder.json", "vocab.bpe")
+VOCABULARIES = (OPENAI_VOCABULARY, ("tokenizer.json",), ("vocab.json", "merges.txt"))
+OPTIONAL = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json")
+SAFETENSORS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"  # names the files that belong together
+USUAL_WEIGHTS = ([SAFETENSORS], [TF_INDEX, TF_DATA])
+
+# The files of the hub that are read here.
+SMALL_NAMES = ["config.json", "hparams.json", *OPTIONAL, *(name for form in VOCABULARIES for name in form)]
+WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
+
+# ---- The name that is typed ------------------------------------------------------------------------------------------
 
 WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"  # without slashes, without two dots in a row
 ON_HUB = re.compile(f"{WORD}(/{WORD})?(@{WORD}(/{WORD})*)?")  # OWNER/NAME@REVISION
@@ -47,13 +96,6 @@ def is_folder_name(name: str) -> bool:
 def local_folder(name: str, models_dir: str) -> str:
     """Return models_dir/name, or name itself if it is a path."""
     return name if is_path(name) else os.path.join(os.path.expanduser(models_dir), name)
-
-
-def model_folder(name: str, models_dir: str) -> str:
-    """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
-    library. Only a path leads out of these."""
-    in_cache = hub.cached_folders(name) if is_of_hub(name, models_dir) else []
-    return in_cache[0] if in_cache else local_folder(name, models_dir)
 
 
 def is_of_hub(name: str, models_dir: str) -> bool:

@@ -41,9 +41,9 @@ class SummedTensor(Tensor):
 
     def check_sum(self, name: str, content: np.ndarray) -> None:  # uint8 [n_bytes]
         with LOCK:
-            warn_about(self.path, len(self.file.content))
+            warn_about(self.file.path, len(self.file.content))
         if masked_crc32c(content) != self.crc32c:
-            raise bad_file(self.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
+            raise bad_file(self.file.path, f"tensor {name} is damaged: its CRC32C is not the one in the index")
 
 
 def latest_checkpoint(folder: str) -> str:

@@ -16,7 +16,7 @@ import re
 
 import numpy as np
 
-from speculative.checkpoints.shapes import checkpoint_shapes
+from speculative.checkpoints.weights import Change, Index, Weights, checkpoint_shapes
 
 WRITES = "wte|wpe|c_proj"  # parameters whose last axis is the residual stream
 READS = "(c_attn|c_fc)/w"  # parameters whose first axis is the residual stream
@@ -29,6 +29,7 @@ class Padding:
     def __init__(self, old: dict, new: dict):
         self.old = old
         self.new = new
+        self.shapes = checkpoint_shapes(new)
         n_embd = new["n_embd"]
         self.times = (n_embd - 2) // old["n_embd"]  # each channel is repeated so often
         self.n_left = n_embd - self.times * old["n_embd"]  # channels that are left over
@@ -36,8 +37,7 @@ class Padding:
 
     def pad(self, name: str, a: np.ndarray | None) -> np.ndarray:
         """Return a parameter of the new model. a: the old one, None if the old model lacks this layer."""
-        shape = checkpoint_shapes(self.new)[name]
-        grown = np.zeros(shape, np.float32)
+        grown = np.zeros(self.shapes[name], np.float32)
         if a is not None:
             put_into_corner(grown, self.widened(name, a), n_parts=3 if "c_attn" in name else 1)
         if "ln_f" in name:
@@ -72,3 +72,15 @@ def put_into_corner(grown: np.ndarray, a: np.ndarray, n_parts: int) -> None:
     parts = grown.reshape(*grown.shape[:-1], n_parts, -1)  # a view
     corner = [slice(n) for n in a.shape]
     parts[tuple(corner)] = a
+
+
+class PaddedWeights(Weights):
+    """The weights of a padded model. The files hold those of the small one."""
+
+    def __init__(self, index: Index, padding: Padding, change: Change | None = None):
+        super().__init__(index, padding.old, change)
+        self.padding = padding
+        self.shapes = padding.shapes
+
+    def array(self, name: str) -> np.ndarray:  # -> float32 [*shapes[name]]
+        return self.padding.pad(name, super().array(name) if name in self.stored_shapes else None)

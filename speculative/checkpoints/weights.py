@@ -16,13 +16,65 @@ from typing import Any, TypeVar
 import numpy as np
 
 from speculative.checkpoints.advice import advice_on_tensors
-from speculative.checkpoints.disk import MappedFile, Note, bad_file, state_of
-from speculative.checkpoints.padded import Padding
-from speculative.checkpoints.shapes import Shape, Shapes, checkpoint_shapes, nested
+from speculative.checkpoints.disk import MappedFile, bad_file, leave, note_of, state_of
 from speculative.support.errors import UserError
 
 N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
+
+
+# ---- The parameters --------------------------------------------------------------------------------------------------
+
+
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]  # the shapes of tensors by name
+
+
+def checkpoint_shapes(hparams: dict) -> Shapes:
+    """Return {name: shape} of every parameter."""
+    n = hparams["n_embd"]
+    n_inner = hparams.get("n_inner", 4 * n)
+    block: Shapes = {
+        "ln_1/g": (n,),
+        "ln_1/b": (n,),
+        "ln_2/g": (n,),
+        "ln_2/b": (n,),
+        "attn/c_attn/w": (n, 3 * n),
+        "attn/c_attn/b": (3 * n,),
+        "attn/c_proj/w": (n, n),
+        "attn/c_proj/b": (n,),
+        "mlp/c_fc/w": (n, n_inner),
+        "mlp/c_fc/b": (n_inner,),
+        "mlp/c_proj/w": (n_inner, n),
+        "mlp/c_proj/b": (n,),
+    }
+    shapes: Shapes = {"wte": (hparams["n_vocab"], n), "wpe": (hparams["n_ctx"], n)}
+    for i in range(hparams["n_layer"]):
+        for name, shape in block.items():
+            shapes[f"h{i}/{name}"] = shape
+    return shapes | {"ln_f/g": (n,), "ln_f/b": (n,)}
+
+
+def parameter_count(hparams: dict) -> int:
+    """Return the number of parameters. Each takes 4 bytes as float32."""
+    return sum(map(math.prod, checkpoint_shapes(hparams).values()))
+
+
+def nested(values: dict) -> dict:
+    """{"h0/ln_1/g": value, ...} -> {"blocks": [{"ln_1": {"g": value}}, ...], ...}, as gpt2.gpt2 takes it."""
+    params: dict = {}
+    for name, value in values.items():
+        *keys, last = name.split("/")
+        inner = params
+        for key in keys:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    layers = [name for name in params if name.startswith("h")]
+    params["blocks"] = [params.pop(f"h{i}") for i in range(len(layers))]
+    return params
+
+
+# ---- One tensor ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -33,10 +85,6 @@ class Tensor:
     dtype: str  # one of N_BYTES, or another one, which array_of refuses
     shape: Shape
     begin: int  # byte of the file
-
-    @property
-    def path(self) -> str:
-        return self.file.path
 
     @property
     def n_bytes(self) -> int:
@@ -51,9 +99,6 @@ Change = Callable[[str, np.ndarray], np.ndarray]  # a change of a tensor, by its
 V = TypeVar("V")
 
 
-# ---- One tensor ------------------------------------------------------------------------------------------------------
-
-
 def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:  # -> float32 [*shape]
     """Return a tensor as an array, which is the mapped file itself if that holds float32. Raises UserError.
 
@@ -65,18 +110,18 @@ def array_of(tensor: Tensor, name: str, is_checked: bool = False) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         array = as_float32(content, tensor.dtype)
         if not is_checked and not is_finite(array):  # rounding would hide it: an int8 weight is a number in any case
-            raise bad_file(tensor.path, f"tensor {name} holds NaN or infinity, or more than float32 can")
+            raise bad_file(tensor.file.path, f"tensor {name} holds NaN or infinity, or more than float32 can")
     return array.reshape(tensor.shape)
 
 
 def content_of(tensor: Tensor, name: str) -> np.ndarray:  # -> uint8 [n_bytes]
     """Return the bytes of a tensor. Raises UserError for another type, and for a file that is cut."""
     if tensor.dtype not in N_BYTES:
-        raise bad_file(tensor.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
+        raise bad_file(tensor.file.path, f"tensor {name} is {tensor.dtype}, not {', '.join(N_BYTES)}")
     rest = np.frombuffer(tensor.file.content, np.uint8)[tensor.begin :]
     content = rest[: tensor.n_bytes]
     if len(content) < tensor.n_bytes:
-        raise bad_file(tensor.path, f"it ends before tensor {name} does")
+        raise bad_file(tensor.file.path, f"it ends before tensor {name} does")
     return content
 
 
@@ -102,59 +147,38 @@ def forget_pages(tensor: Tensor) -> None:
 # ---- All tensors of a model ------------------------------------------------------------------------------------------
 
 
-class StoredWeights:
+class Weights:
     """The weights of a checkpoint by name. Files that an earlier run found right are not checked again."""
 
     def __init__(self, index: Index, hparams: dict, change: Change | None = None):
         """change: applies settings that gpt2.py does not have (config.settings_in_weights). Raises UserError."""
         self.index = index
-        self.shapes = checkpoint_shapes(hparams)
+        self.stored_shapes = checkpoint_shapes(hparams)
+        self.shapes = self.stored_shapes  # of the arrays: a padded model's are larger
         self.change = change
-        check_names(index, self.shapes)
-        check_shapes(index, self.shapes)
-        self.note = Note(sorted(index.items()))
-        self.is_checked = self.note.exists()
+        check_names(index, self.stored_shapes)
+        check_shapes(index, self.stored_shapes)
+        self.note = note_of(sorted(index.items()))
+        self.is_checked = self.note is not None and os.path.exists(self.note)  # not if the folder is another user's
 
     def array(self, name: str) -> np.ndarray:  # -> float32 [*shapes[name]]
         """Read a tensor: it is the mapped file itself if that holds float32. Raises UserError."""
-        array = array_of(self.index[name], name, self.is_checked).reshape(self.shapes[name])
+        array = array_of(self.index[name], name, self.is_checked).reshape(self.stored_shapes[name])
         return self.change(name, array) if self.change else array
 
     def release(self, name: str) -> None:
         """Give back the memory of a tensor that was converted."""
-        forget_pages(self.index[name])
+        if name in self.index:  # else it was made, as a layer of a padded model
+            forget_pages(self.index[name])
 
     def finish(self) -> None:
         """Note that all is right, once every tensor was read. Raises UserError if a file has changed meanwhile."""
-        one_of_each_file = {tensor.path: tensor for tensor in self.index.values()}
-        for tensor in one_of_each_file.values():
-            if state_of(tensor.path) != tensor.file.state:
-                raise UserError(f"{tensor.path}: changed while it was read")
-        if not self.is_checked:
-            self.note.write()
-
-
-class PaddedWeights:
-    """The weights of a model that is padded from a smaller one: see padded.py."""
-
-    def __init__(self, small: StoredWeights, padding: Padding):
-        self.small = small
-        self.padding = padding
-        self.shapes = checkpoint_shapes(padding.new)
-        self.is_checked = small.is_checked
-
-    def array(self, name: str) -> np.ndarray:  # -> float32 [*shapes[name]]
-        return self.padding.pad(name, self.small.array(name) if name in self.small.shapes else None)
-
-    def release(self, name: str) -> None:
-        if name in self.small.shapes:
-            self.small.release(name)
-
-    def finish(self) -> None:
-        self.small.finish()
-
-
-Weights = StoredWeights | PaddedWeights
+        states = {tensor.file.path: tensor.file.state for tensor in self.index.values()}
+        for path, state in states.items():
+            if state_of(path) != state:
+                raise UserError(f"{path}: changed while it was read")
+        if self.note and not self.is_checked:
+            leave(self.note)
 
 
 def read_all(weights: Weights, convert: Callable[[str, np.ndarray], Any] | None = None) -> dict:
@@ -194,7 +218,7 @@ def check_names(index: Index, shapes: Shapes) -> None:
     if not unlike:
         return
     name = unlike[0]
-    path = next(iter(index.values())).path if index else "the checkpoint"
+    path = next(iter(index.values())).file.path if index else "the checkpoint"
     verb = "has" if name in index else "lacks"
     raise bad_file(path, f"{verb} tensor {name!r:.100}, contrary to its settings{advice_on_tensors(index)}")
 
@@ -209,4 +233,4 @@ def check_shapes(index: Index, shapes: Shapes) -> None:
         hint = " (transposed, as in nanoGPT's checkpoints)" if tensor.shape == shape[::-1] else ""
         if "c_attn" in name and shape[0] < tensor.shape[-1] < shape[-1]:
             hint = " (its heads share keys and values: multi-query attention, which GPT-2 has not)"
-        raise bad_file(tensor.path, f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings")
+        raise bad_file(tensor.file.path, f"tensor {name} is {tensor.shape!s:.100}{hint}, and {shape} by its settings")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.checkpoints.shapes import Shape, Shapes
+from speculative.checkpoints.weights import Shape, Shapes
 from speculative.support.errors import Option, UserError
 
 INFINITE_IN_FLOAT16 = 65520  # the least number that rounds to infinity

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from speculative.checkpoints.official import HPARAMS
-from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count
+from speculative.checkpoints.names import HPARAMS
+from speculative.checkpoints.weights import checkpoint_shapes, parameter_count
 from speculative.engines.formats import FORMATS, model_bytes
 from speculative.engines.system import groups, lines, sysctl
 from speculative.support.errors import Option, UserError

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from speculative.checkpoints.official import MODEL_SIZES
+from speculative.checkpoints.names import MODEL_SIZES
 from speculative.report.advice import advice
 from speculative.report.doubt import MIN_ITERATIONS, disturbance
 from speculative.report.record import Model, RunRecord

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from speculative.blog.encoder import Encoder
-from speculative.checkpoints.official import HPARAMS
+from speculative.checkpoints.names import HPARAMS
 from speculative.drafters.user import UserRule
 from speculative.engines import memory
 from speculative.engines.network import common_prefix

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from speculative.checkpoints.official import MODEL_SIZES
+from speculative.checkpoints.names import MODEL_SIZES
 from speculative.drafters import DRAFTERS
 from speculative.filters import Filters
 from speculative.report import ending, tables

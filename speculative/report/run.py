@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from speculative.checkpoints.names import model_folder
+from speculative.checkpoints.folder import model_folder
 from speculative.report import ending
 from speculative.report.document import to_json, write_run
 from speculative.report.make_record import make_record

@@ -18,10 +18,9 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 
 from speculative.blog.encoder import Encoder
-from speculative.checkpoints.disk import FilesInUse
+from speculative.checkpoints.disk import FileState, state_of
 from speculative.checkpoints.folder import Checkpoint, announce_downloads, find_checkpoint
-from speculative.checkpoints.shapes import checkpoint_shapes, nested, parameter_count
-from speculative.checkpoints.weights import by_threads
+from speculative.checkpoints.weights import by_threads, checkpoint_shapes, nested, parameter_count
 from speculative.drafters.user import NO_FUNCTIONS, Functions, check_parameters
 from speculative.engines import memory
 from speculative.engines.c.library import use_c_crc32c
@@ -144,7 +143,7 @@ class Models:
         self.refresh = o.refresh  # whether the hub is asked for newer versions
         self.specs: dict[str, ModelSpec] = {}
         self.loaded: dict[str, Any] = {}
-        self.files_in_use = FilesInUse()
+        self.files_in_use: dict[str, FileState] = {}  # by path, those that stay mapped
         self.unpacked: list[ModelSpec] = []  # read from checkpoints: packs of them could be mapped
         self.unpacked_seconds = 0.0  # seconds of reading these, which packs would save
 
@@ -272,7 +271,8 @@ class Models:
             self.loaded[spec.role] = maker.network(nested({name: tensors[name] for name in weights.shapes}))
             if is_mapped(self.loaded[spec.role].params):
                 for name in files.weights:
-                    self.files_in_use.add(files.path(name))
+                    path = files.path(name)
+                    self.files_in_use[path] = state_of(path)
 
     # ---- Packs: packed weights, which --pack writes to the disk and later runs map -----------------------------------
 
@@ -286,7 +286,7 @@ class Models:
         if not size_of(path):
             return False
         params = pack_files.load(path, spec.hparams, spec.dtype)
-        self.files_in_use.add(path)
+        self.files_in_use[path] = state_of(path)
         if not self.quiet:
             print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
         self.loaded[spec.role] = self.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")

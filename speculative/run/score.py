@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from speculative.checkpoints.disk import check_files_in_use
 from speculative.engines.model import Model
 from speculative.filters import margins_of
 from speculative.rules import Rule
@@ -62,7 +63,7 @@ def text_ids(session: Session, text: str) -> list[int]:
 def score_tokens(session: Session, x: Sequence[int]) -> dict[str, TokenScores]:
     """Return the scores of a text by each model of the session, by role, the target first. x: [n], n >= 2. Raises
     UserError."""
-    session.models.files_in_use.check()
+    check_files_in_use(session.models.files_in_use)
     models = scoring_models(session)
     scores = {role: TokenScores() for role in models}
     with working("scoring", len(x) - 1, "token") as bar:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from speculative.checkpoints.disk import check_files_in_use
 from speculative.drafters.base import Draft
 from speculative.drafters.user import NO_FUNCTIONS, Functions
 from speculative.engines import memory
@@ -129,7 +130,7 @@ class Session(Generic[AnyOptions]):
         setup = setup or self.setup
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
-        self.models.files_in_use.check()
+        check_files_in_use(self.models.files_in_use)
         inputs = self.reader.all_input_ids(prompts, N)
         if setup.plan.batch > 1 and not setup.device:
             self.check_batch(setup, inputs, N)
@@ -226,5 +227,5 @@ class Session(Generic[AnyOptions]):
 
     def forget(self) -> None:
         """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""
-        self.models.files_in_use.check()
+        check_files_in_use(self.models.files_in_use)
         self.models.forget(self.plan.network_roles)

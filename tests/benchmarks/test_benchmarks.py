@@ -17,7 +17,7 @@ from benchmarks import full_size, grid, pages, quiet, race, results, runs, theor
 from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.folder import load_params
-from speculative.checkpoints.shapes import checkpoint_shapes, nested
+from speculative.checkpoints.weights import checkpoint_shapes, nested
 from speculative.cli import command
 from speculative.report.run import Run
 from speculative.support.errors import UserError

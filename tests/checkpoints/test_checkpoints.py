@@ -32,8 +32,8 @@ from speculative.checkpoints.advice import first_row, rows
 from speculative.checkpoints.config import load_hparams, say_what_is_not_applied
 from speculative.checkpoints.folder import load_params, look
 from speculative.checkpoints.hugging_face import openai_name
-from speculative.checkpoints.official import TF_DATA, TF_INDEX
-from speculative.checkpoints.weights import StoredWeights, read_all
+from speculative.checkpoints.names import TF_DATA, TF_INDEX
+from speculative.checkpoints.weights import Weights, read_all
 from speculative.engines.choice import make_engine
 from speculative.run.load import ModelSpec
 
@@ -192,8 +192,8 @@ TENSORS = [
 
 @pytest.mark.parametrize(("name", "said"), TENSORS)
 def test_names_of_tensors_tell_what_a_file_is(name, said):
-    index = {openai_name(name): Mock(path="model.safetensors", shape=(1,))}
-    line = refusal(StoredWeights, index, sizes(CONFIG))
+    index = {openai_name(name): Mock(file=Mock(path="model.safetensors"), shape=(1,))}
+    line = refusal(Weights, index, sizes(CONFIG))
     assert said in line.partition(", contrary to its settings; ")[2]
 
 

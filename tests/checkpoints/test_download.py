@@ -21,7 +21,7 @@ from tiny import ROOT, refusal
 
 from speculative.checkpoints import download, folder
 from speculative.checkpoints.folder import announce_downloads, find_checkpoint
-from speculative.checkpoints.official import TF_DATA, TF_INDEX
+from speculative.checkpoints.names import TF_DATA, TF_INDEX
 from speculative.run.load import new_models_of
 from speculative.run.options import Options
 

@@ -14,7 +14,7 @@ from tiny import vocabulary as small_vocabulary
 from tokenizer_files import PIECES
 
 from encoder import END_OF_TEXT, Encoder, StreamDecoder, bpe, get_encoder
-from speculative.checkpoints.official import MODEL_SIZES
+from speculative.checkpoints.names import MODEL_SIZES
 from speculative.checkpoints.tokenizer import read_encoder
 
 many = settings(deadline=None, derandomize=True)

@@ -12,7 +12,7 @@ from tiny import flatten, python, refusal
 
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.folder import load_params, look
-from speculative.checkpoints.shapes import checkpoint_shapes
+from speculative.checkpoints.weights import checkpoint_shapes
 from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.engine import CEngine

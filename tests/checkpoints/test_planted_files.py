@@ -28,18 +28,16 @@ from speculative.checkpoints import (
     weights,
 )
 from speculative.checkpoints.config import check, settings_in_weights, sizes_of
+from speculative.checkpoints.disk import leave, note_of
 from speculative.checkpoints.download import finish
 from speculative.checkpoints.folder import find_checkpoint, vocabulary_of, weights_of
 from speculative.checkpoints.hugging_face import openai_name, read_file
-from speculative.checkpoints.names import is_folder_name
-from speculative.checkpoints.official import TF_DATA, TF_INDEX
+from speculative.checkpoints.names import TF_DATA, TF_INDEX, is_folder_name
 from speculative.checkpoints.openai import tensor_of
 from speculative.checkpoints.tokenizer_files import end_tokens
 from speculative.checkpoints.weights import as_float32, check_names, check_shapes
 from speculative.support import files
 from speculative.support.files import check_outputs, forms_of, with_parents
-
-new_note = disk.Note.__init__  # the right one, as all these functions
 
 
 class Place(NamedTuple):
@@ -283,9 +281,9 @@ def takes_any_output_matrix(tensors):
         tensors.setdefault("wte", tensors.pop("lm_head/w"))
 
 
-@mistakes.plant(check_note, disk.Note, "__init__")
-def notes_all_files_alike(self, about):
-    new_note(self, "all")
+@mistakes.plant(check_note, disk, "note_of")
+def notes_all_files_alike(about):
+    return note_of("all")
 
 
 @mistakes.plant(check_note, disk, "state_of")
@@ -293,10 +291,9 @@ def looks_at_the_size_alone(file):
     return disk.FileState(os.stat(file).st_size, 0, 0, 0)
 
 
-@mistakes.plant(check_changed_file, weights.StoredWeights, "finish")
+@mistakes.plant(check_changed_file, weights.Weights, "finish")
 def does_not_look_again(self):
-    if not self.is_checked:
-        self.note.write()
+    leave(self.note)
 
 
 @mistakes.plant(check_header, hugging_face, "check_header")

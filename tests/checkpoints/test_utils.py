@@ -14,10 +14,9 @@ from speculative.checkpoints import download
 from speculative.checkpoints.config import load_hparams
 from speculative.checkpoints.download import download_gpt2_files
 from speculative.checkpoints.folder import load_params
-from speculative.checkpoints.names import checked_model_name, is_path
-from speculative.checkpoints.official import HPARAMS, SMALL_FILES, TF_DATA, TF_INDEX
+from speculative.checkpoints.names import HPARAMS, SMALL_FILES, TF_DATA, TF_INDEX, checked_model_name, is_path
 from speculative.checkpoints.openai import read_index
-from speculative.checkpoints.shapes import checkpoint_shapes, parameter_count
+from speculative.checkpoints.weights import checkpoint_shapes, parameter_count
 from speculative.support.errors import UserError
 from utils import load_encoder_hparams_and_params, load_gpt2_params_from_tf_ckpt
 

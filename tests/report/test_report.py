@@ -20,7 +20,7 @@ from tiny import ROOT, encoder_of, sample_of, text_of
 
 from benchmarks.output import with_lists
 from speculative import load_pair
-from speculative.checkpoints.official import HPARAMS, TF_INDEX
+from speculative.checkpoints.names import HPARAMS, TF_INDEX
 from speculative.drafters import DRAFTERS as SPECS
 from speculative.engines.contract import PlacedStep
 from speculative.engines.model import Call

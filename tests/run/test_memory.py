@@ -8,7 +8,7 @@ import pytest
 from tiny import refusal
 
 from speculative import load_pair
-from speculative.checkpoints.official import HPARAMS
+from speculative.checkpoints.names import HPARAMS
 from speculative.engines import memory
 from speculative.engines import system as machine
 

@@ -10,7 +10,7 @@ from tiny import ROOT, random_arrays
 from tokenizer_files import make_tokenizer
 
 import gpt2
-from speculative.checkpoints.shapes import checkpoint_shapes, nested
+from speculative.checkpoints.weights import checkpoint_shapes, nested
 
 TINY = ROOT / "models" / "tiny-target"
 

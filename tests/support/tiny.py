@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from encoder import BYTE_TO_CHAR, END_OF_TEXT, Encoder
-from speculative.checkpoints.shapes import checkpoint_shapes, nested
+from speculative.checkpoints.weights import checkpoint_shapes, nested
 from speculative.report.ending import texts_of
 from speculative.report.record import Sample
 from speculative.support.errors import UserError

@@ -14,8 +14,7 @@ import numpy as np
 
 from speculative.checkpoints.disk import bad_file, mapped, state_of
 from speculative.checkpoints.folder import Checkpoint
-from speculative.checkpoints.shapes import Shape, checkpoint_shapes, nested
-from speculative.checkpoints.weights import Weights, read_all
+from speculative.checkpoints.weights import Shape, Weights, checkpoint_shapes, nested, read_all
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
 from speculative.engines.formats import Format, matrix_of

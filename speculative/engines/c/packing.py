@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.checkpoints.shapes import Shape
+from speculative.checkpoints.weights import Shape
 from speculative.engines.c.library import library
 from speculative.engines.formats import Format, converter
 
