@@ -16,7 +16,7 @@ from speculative.report.record import RunRecord
 from speculative.report.score import score
 from speculative.report.score_page import score_page
 from speculative.report.score_record import ScoreRecord
-from speculative.run.load import new_models_of, spelled_out
+from speculative.run.load import new_models_of, spelled_out, write_packs
 from speculative.run.options import Options
 from speculative.run.plan import make_plan
 from speculative.run.session import Session
@@ -88,7 +88,7 @@ def pack(o: Options, decode: Decode) -> None:
     if not models.engine.packs:
         raise UserError("--pack is for the compiled forward pass, and there is no C compiler: pip install ziglang")
     plan = make_plan(spelled_out(o, models), models.engine)
-    for path in models.write_packs(plan.network_roles):
+    for path in write_packs(models, plan.network_roles):
         print(one_line(f"{path}: {bytes_in_words(size_of(path))}; to undo --pack, delete {os.path.dirname(path)}"))
 
 

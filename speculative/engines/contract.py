@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -104,7 +104,7 @@ class Engine:
     saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
     exact = False  # whether a row is equal to the bit, however many rows are computed with it
     packs = False  # whether --pack can write its weights
-    shares_caches = True  # whether a target and its copies have one cache
+    sharing_roles: Collection[str] = FORMATS  # the roles that use the target's cache: its copies, by their formats
     predicts = True  # whether calls of other row counts can be timed after a run, for predictions
 
     def copy_is_quick(self, N: int) -> bool:

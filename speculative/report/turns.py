@@ -54,11 +54,16 @@ def timed_turns(
 
 
 def whose_turn(runs: Mapping[str, Sequence[DecoderRecord]], repeats: int | None) -> Iterator[str]:
-    """Yield the decoder that runs next, until all have run often enough. runs: of each so far; the caller adds a
-    decoder's record to them before it asks for the next."""
+    """Yield the decoder that runs next, until all have run often or long enough. runs: of each so far; the caller adds
+    a decoder's record to them before it asks for the next."""
     yield from runs
-    while are_repeated(runs, repeats) and not is_enough([*runs.values()], repeats):
+    n_runs = 1
+    while are_repeated(runs, repeats):
+        seconds = sum(map(attrgetter("seconds"), chain(*runs.values())))
+        if n_runs >= repeats if repeats else seconds >= SHORT_SECONDS * len(runs):
+            return
         yield from runs
+        n_runs += 1
 
 
 def are_repeated(runs: Mapping[str, Sequence[DecoderRecord]], repeats: int | None) -> bool:
@@ -66,14 +71,6 @@ def are_repeated(runs: Mapping[str, Sequence[DecoderRecord]], repeats: int | Non
     not decide by their clocks."""
     first = next(iter(runs.values()))[0]
     return bool(repeats) or (first.seconds < SHORT_SECONDS and process().n_processes == 1)
-
-
-def is_enough(runs: Sequence[Sequence[DecoderRecord]], repeats: int | None) -> bool:
-    """Return True if the decoders have run often or long enough. runs: of each decoder, equally many."""
-    if repeats:
-        return len(runs[0]) >= repeats
-    seconds = sum(record.seconds for record in chain.from_iterable(runs))
-    return seconds >= SHORT_SECONDS * len(runs)
 
 
 def median_run(records: Sequence[DecoderRecord]) -> DecoderRecord:

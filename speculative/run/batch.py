@@ -45,7 +45,7 @@ def decode_together(
         rngs = [text.rng for text in texts]
 
         def is_stopped(place: int, texts: Sequence[Text] = texts) -> bool:  # bound now: the loop goes on to others
-            return texts[place].is_stopped
+            return texts[place].stream.stopped
 
         if setup.device:
             times = Times(setup.device.logs)
@@ -63,7 +63,7 @@ def steps_of_rounds(rounds: Iterator[Sequence[PlacedStep]], texts: Sequence[Text
     for served in rounds:
         times.end()
         steps = [texts[place].add(step, chances) for place, step, chances in served]
-        all_stopped = all(text.is_stopped for text in texts)
+        all_stopped = all(text.stream.stopped for text in texts)
         times.write_to(steps[0], all_stopped)
         yield from steps
         if all_stopped:

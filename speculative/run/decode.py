@@ -78,9 +78,9 @@ def decode(
         for step in loop:
             times.end()
             text_step = text.add(step)
-            times.write_to(text_step, text.is_stopped)
+            times.write_to(text_step, text.stream.stopped)
             yield text_step
-            if text.is_stopped:
+            if text.stream.stopped:
                 break
             times.begin()
         yield from text.rest()
@@ -177,18 +177,13 @@ class Text:
         outer = setup.plan.levels[:-1]
         self.outer_levels = [specs[0].name for specs in outer]
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the text has met its stop text."""
-        return self.stream.stopped
-
     def add(self, step: Step, chances: Sequence[float] | None = None) -> TextStep:
         """Push a step's tokens to the text, up to the one that completes the stop text -> the step with its text.
         chances: of acceptance, if a loop on a device has computed them."""
         pieces = []
         for token in step.tokens:
             pieces.append(self.stream.push([token]))
-            if self.is_stopped:
+            if self.stream.stopped:
                 break
         n = len(pieces)  # tokens that belong to the text
         text_step = TextStep(

@@ -1,11 +1,11 @@
 """Loading, from top to bottom: from options to models that can decode.
 
-    load      the plan, with every refusal; the checkpoints, each opened once; prompts and sizes against the context
+load          the plan, with every refusal; the checkpoints, each opened once; prompts and sizes against the context
               and the memory; then the weights, and the parts that drafters load
-    Models    the models of a session by role, which keep the loaded ones for the next session
-    fast      the options that --fast stands for, which the small files decide
-
-A tensor passes two functions: weights.array(name) reads and checks it, and pack(name, array) of each format packs it.
+Models        the models of a session by role: their small files, and those that are loaded
+load_weights  from files to networks. A tensor passes two functions: weights.array(name) reads and checks it, and
+              pack(name, array) of each format packs it
+spelled_out   the options that --fast stands for, which the small files decide
 """
 
 import os
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
@@ -27,10 +28,10 @@ from speculative.engines.c.library import use_c_crc32c
 from speculative.engines.choice import make_engine
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, is_mapped, model_bytes
-from speculative.engines.network import CachedNetwork, Network
+from speculative.engines.network import Network
 from speculative.engines.vocabulary import map_vocabulary
 from speculative.run.options import AnyOptions, ModelOptions
-from speculative.run.plan import Plan, make_plan, wanted_models
+from speculative.run.plan import Plan, make_plan
 from speculative.run.prompts import PromptReader
 from speculative.sampling import as_distributions
 from speculative.support.errors import Option, UserError
@@ -96,26 +97,29 @@ def load(
             needs = "needs the target's weights, and a function has none: try prompt_lookup"
             raise UserError(Option("drafter"), f" {drafter.name} {needs}")
     # the checkpoints, each opened once
-    models.announce(plan.network_roles)
-    smallest = min(map(models.spec, plan.network_roles), key=lambda spec: spec.n_ctx)
-    whose = "" if smallest.role == "target" else str(smallest)
+    missing = [role for role in plan.network_roles if role not in models.loaded]
+    announce_downloads([models.wanted[role].size for role in missing], models.models_dir, models.source)
+    specs = [models.spec(role) for role in plan.network_roles]
+    new = [spec for spec in specs if spec.role in missing]
     # prompts and sizes against the context and the memory
+    smallest = min(specs, key=attrgetter("n_ctx"))
+    whose = "" if smallest.role == "target" else str(smallest)
     reader = PromptReader(plan, models.spec("target").encoder, smallest.n_ctx, whose)
     fitting = reader.keep_those_that_fit(prompts, o.n_tokens_to_generate)
     n_longest = max(map(len, reader.known.values()), default=1)  # tokens of a prompt
     n_tokens = n_longest + o.n_tokens_to_generate
     n_texts = o.batch // o.data_parallel  # on a device
-    models.check(plan.network_roles, n_texts * n_tokens if o.batch > 1 else None)
-    # the weights, and the parts that drafters load
+    check_memory(models.engine, new, n_texts * n_tokens if o.batch > 1 else None)
+    # the weights, and the parts that drafters load: small ones before large ones, then those that need the target's
+    parts = [(part, part.load(models)) for part in plan.loaded_parts if part.load and part.name not in models.loaded]
     is_short = bool(fitting) and not packing_pays(o, n_tokens)  # if no prompts are known, many tokens may come
-    new = models.load(plan, in_place=is_short)
-    models.engine.prepare(plan, new, n_longest)
+    load_weights(models, new, in_place=is_short)
+    for part, content in parts:
+        if part.check:
+            part.check(content, models)
+        models.loaded[part.name] = Network(content) if part.has_model else content
+    models.engine.prepare(plan, [models[spec.role] for spec in new], n_longest)
     return LoadedRun(o, plan, models, reader, fitting)
-
-
-def new_models_of(o: ModelOptions, quiet: bool = False) -> "Models":
-    """Return the models of these options, not yet loaded. quiet: print nothing about the loading. Raises UserError."""
-    return Models(make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet), o, quiet)
 
 
 def packing_pays(o: ModelOptions, n_tokens: int) -> bool:
@@ -127,15 +131,48 @@ def packing_pays(o: ModelOptions, n_tokens: int) -> bool:
     return getattr(o, "n_samples", 1) * n_tokens > IN_PLACE_TOKENS
 
 
+def check_memory(engine: Engine, specs: Sequence[ModelSpec], n_cached: int | None = None) -> None:
+    """Raise UserError if these networks do not fit into the memory, before they are downloaded and read. n_cached: the
+    tokens for which caches are kept, of all texts that are decoded together; None for one text, which has a whole
+    context."""
+    sizes = []
+    for spec in specs:
+        n_own = 0 if spec.role in engine.sharing_roles else n_cached
+        sizes.append(memory.SizedModel(spec.role, spec.hparams, engine.held_dtype(spec.dtype), n_own))
+    memory.check(sizes, engine.free_bytes(), engine.saving)
+
+
+# ---- The models of a session, and their small files ------------------------------------------------------------------
+
+
+class Wanted(NamedTuple):
+    """A model that an option names."""
+
+    size: str
+    dtype: str  # its weight format
+
+
+def wanted_models(o: ModelOptions, engine: Engine) -> dict[str, Wanted]:
+    """Return by role the models that may be loaded: the target, the draft, and the target's copies by format."""
+    draft_dtype = o.draft_dtype
+    if draft_dtype == "auto":
+        draft_dtype = engine.draft_dtype(o.dtype)
+    models = {dtype: Wanted(o.target_model_size, dtype) for dtype in FORMATS}
+    models["target"] = Wanted(o.target_model_size, o.dtype)
+    models["draft"] = Wanted(o.draft_model_size, draft_dtype)
+    return models
+
+
 class Models:
     """The models of a session. The small files are read first: spec(role). They are enough for all checks.
 
-    After load(plan), models[role] is a network, or the object that a drafter loads under its name ("heads", "ngram").
+    After load, models[role] is a network, or the object that a drafter loads under its name ("heads", "ngram").
     """
 
     def __init__(self, engine: Engine, o: ModelOptions, quiet: bool = False):
+        """quiet: print nothing about the loading."""
         self.engine = engine
-        self.wanted = wanted_models(o, engine)  # by role: see Plan
+        self.wanted = wanted_models(o, engine)
         self.models_dir = o.models_dir
         self.source = o.source  # the source of official models that are missing
         self.ngram_text = o.ngram_text  # the file in which n-grams are counted
@@ -166,13 +203,6 @@ class Models:
         for role in roles:
             self.loaded[role].forget()
 
-    def announce(self, roles: Sequence[str]) -> None:
-        """Print how much will be downloaded for these roles, if anything is. Raises UserError."""
-        sizes = [self.wanted[role].size for role in roles if role not in self.loaded]
-        announce_downloads(sizes, self.models_dir, self.source)
-
-    # ---- Small files, and checks -------------------------------------------------------------------------------------
-
     def spec(self, role: str) -> ModelSpec:
         """Return the spec of a model, whose small files are opened at the first call, and downloaded if they are
         missing. Raises UserError, also if a draft's vocabulary is not the target's."""
@@ -191,124 +221,16 @@ class Models:
         self.specs[role] = spec
         return spec
 
-    def check(self, roles: Sequence[str], n_cached: int | None = None) -> None:
-        """Raise UserError if the networks of these roles do not fit into the memory, before they are downloaded and
-        read. n_cached: the tokens for which caches are kept, of all texts that are decoded together; None for one text,
-        which has a whole context."""
-        sizes = []
-        for spec in self.new_specs(roles):
-            dtype = self.engine.held_dtype(spec.dtype)
-            n_own = 0 if self.shares_cache(spec.role) else n_cached
-            sizes.append(memory.SizedModel(spec.role, spec.hparams, dtype, n_own))
-        memory.check(sizes, self.engine.free_bytes(), self.engine.saving)
-
-    def new_specs(self, roles: Sequence[str]) -> list[ModelSpec]:
-        """Return the specs of these roles without those that are loaded."""
-        return [self.spec(role) for role in roles if role not in self.loaded]
-
-    def shares_cache(self, role: str) -> bool:
-        """Return True for a copy of the target that uses the target's cache."""
-        return role in FORMATS and self.engine.shares_caches
-
-    # ---- Weights -----------------------------------------------------------------------------------------------------
-
-    def load(self, plan: Plan, in_place: bool = False) -> list[CachedNetwork]:
-        """Load the missing models: the small parts of drafters first, then networks, each model once for all of its
-        formats, and the target last, as it is the largest. Return the new networks. in_place: see Engine.maker. Raises
-        UserError."""
-        parts = [(part, part.load(self)) for part in plan.loaded_parts if part.load and part.name not in self.loaded]
-        new = self.new_specs(plan.network_roles)
-        self.load_networks(new, in_place)
-        for part, content in parts:
-            if part.check:
-                part.check(content, self)
-            self.loaded[part.name] = Network(content) if part.has_model else content
-        return [self.loaded[spec.role] for spec in new]
-
-    def load_networks(self, specs: Sequence[ModelSpec], in_place: bool) -> None:
-        names = [*dict.fromkeys(spec.size for spec in specs)]
-        for name in reversed(names):
-            of_model = [spec for spec in specs if spec.size == name]
-            files = self.with_weights(of_model[0])
-            unpacked = [spec for spec in of_model if not self.map_pack(spec, files)]
-            if unpacked:
-                stays = in_place and not files.small  # a padded model's weights are in no file
-                self.read(unpacked, files, stays)
-
-    def with_weights(self, spec: ModelSpec) -> Checkpoint:
-        """Return a model's files, after a download of its weights if they are missing."""
-        assert spec.files
-        if not spec.files.missing():
-            return spec.files
-        return find_checkpoint(spec.size, self.models_dir, self.source)
-
-    def read(self, specs: Sequence[ModelSpec], files: Checkpoint, in_place: bool) -> None:
-        """Read the weights of a model once, and pack them for the networks in each of these formats."""
-        hparams = specs[0].hparams
-        weights = files.open_weights(hparams)
-        if not weights.is_checked:
-            use_c_crc32c()
-        makers = [self.engine.maker(spec, in_place) for spec in specs]
-        packed: list[dict[str, Any]] = [{} for _ in specs]  # the tensors of each, by name
-        began = time.perf_counter()
-        n_bytes = 4 * parameter_count(hparams)
-        with working(f"loading {specs[0].size}", n_bytes, "B", self.quiet, unit_scale=True, delay=0.5) as bar:
-
-            def pack_tensor(name: str) -> None:
-                array = weights.array(name)
-                for maker, tensors in zip(makers, packed, strict=True):
-                    tensors[name] = maker.pack(name, array)
-                if not any(tensors[name] is array for tensors in packed):  # no network keeps the array itself
-                    weights.release(name)
-                bar.update(array.nbytes)
-
-            by_threads(pack_tensor, weights.shapes)
-            weights.finish()
-        if self.engine.packs:
-            self.unpacked += [spec for spec in specs if not (in_place and spec.dtype == "float32")]
-            self.unpacked_seconds += time.perf_counter() - began
-        for spec, maker, tensors in zip(specs, makers, packed, strict=True):
-            self.loaded[spec.role] = maker.network(nested({name: tensors[name] for name in weights.shapes}))
-            if is_mapped(self.loaded[spec.role].params):
-                for name in files.weights:
-                    path = files.path(name)
-                    self.files_in_use[path] = state_of(path)
-
-    # ---- Packs: packed weights, which --pack writes to the disk and later runs map -----------------------------------
-
-    def map_pack(self, spec: ModelSpec, files: Checkpoint) -> bool:
-        """Make a network of its pack. Return False if there is no pack."""
-        if not self.engine.packs or not os.path.isdir(os.path.join(self.models_dir, PACKED)):
-            return False
-        from speculative.engines.c import pack_files
-
-        path = pack_files.path_of(files, self.models_dir, spec.dtype)
-        if not size_of(path):
-            return False
-        params = pack_files.load(path, spec.hparams, spec.dtype)
-        self.files_in_use[path] = state_of(path)
-        if not self.quiet:
-            print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
-        self.loaded[spec.role] = self.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")
-        return True
-
-    def write_packs(self, roles: Sequence[str]) -> Iterator[str]:
-        """Write the packs of these roles that are missing or damaged, one after the other. Yield the paths of all.
-        Raises UserError."""
-        from speculative.engines.c import pack_files
-
-        for spec in map(self.spec, roles):
-            files = self.with_weights(spec)
-            path = pack_files.path_of(files, self.models_dir, spec.dtype)
-            if not pack_files.is_whole(path, spec.hparams, spec.dtype):
-                pack_files.save(path, files.open_weights(spec.hparams), spec.hparams, spec.dtype)
-            yield path
-
     def take_unpacked(self) -> tuple[list[ModelSpec], float]:
         """Return the models that were read from checkpoints since this was last asked, and the seconds of that."""
         taken = self.unpacked, self.unpacked_seconds
         self.unpacked, self.unpacked_seconds = [], 0.0
         return taken
+
+
+def new_models_of(o: ModelOptions, quiet: bool = False) -> Models:
+    """Return the models of these options, not yet loaded. quiet: print nothing about the loading. Raises UserError."""
+    return Models(make_engine(o.engine, o.threads, o.mesh, o.data_parallel, quiet), o, quiet)
 
 
 def drafting_for(target: ModelSpec, spec: ModelSpec) -> ModelSpec:
@@ -322,6 +244,96 @@ def drafting_for(target: ModelSpec, spec: ModelSpec) -> ModelSpec:
     if vocabulary_map.n_shared == target.encoder.n_vocab == spec.encoder.n_vocab:
         return spec
     return spec._replace(hparams=spec.hparams | {"vocabulary_map": vocabulary_map})
+
+
+# ---- Weights ---------------------------------------------------------------------------------------------------------
+
+
+def load_weights(models: Models, specs: Sequence[ModelSpec], in_place: bool) -> None:
+    """Load these networks: each model once for all of its formats, and the target last, as it is the largest. in_place:
+    see Engine.maker. Raises UserError."""
+    names = [spec.size for spec in specs]
+    for name in reversed(dict.fromkeys(names)):
+        of_model = [spec for spec in specs if spec.size == name]
+        files = with_weights(models, of_model[0])
+        unpacked = [spec for spec in of_model if not map_pack(models, spec, files)]
+        if unpacked:
+            read_weights(models, unpacked, files, in_place and not files.small)  # a padded model's are in no file
+
+
+def with_weights(models: Models, spec: ModelSpec) -> Checkpoint:
+    """Return a model's files, after a download of its weights if they are missing."""
+    assert spec.files
+    if not spec.files.missing():
+        return spec.files
+    return find_checkpoint(spec.size, models.models_dir, models.source)
+
+
+def read_weights(models: Models, specs: Sequence[ModelSpec], files: Checkpoint, in_place: bool) -> None:
+    """Read the weights of a model once, and pack them for the networks in each of these formats."""
+    hparams = specs[0].hparams
+    weights = files.open_weights(hparams)
+    if not weights.is_checked:
+        use_c_crc32c()
+    makers = [models.engine.maker(spec, in_place) for spec in specs]
+    packed: list[dict[str, Any]] = [{} for _ in specs]  # the tensors of each, by name
+    began = time.perf_counter()
+    n_bytes = 4 * parameter_count(hparams)
+    with working(f"loading {specs[0].size}", n_bytes, "B", models.quiet, unit_scale=True, delay=0.5) as bar:
+
+        def pack_tensor(name: str) -> None:
+            array = weights.array(name)
+            for maker, tensors in zip(makers, packed, strict=True):
+                tensors[name] = maker.pack(name, array)
+            is_kept = [tensors[name] is array for tensors in packed]
+            if not any(is_kept):  # no network uses the array itself
+                weights.release(name)
+            bar.update(array.nbytes)
+
+        by_threads(pack_tensor, weights.shapes)
+        weights.finish()
+    if models.engine.packs:
+        models.unpacked += [spec for spec in specs if not (in_place and spec.dtype == "float32")]
+        models.unpacked_seconds += time.perf_counter() - began
+    for spec, maker, tensors in zip(specs, makers, packed, strict=True):
+        models.loaded[spec.role] = maker.network(nested({name: tensors[name] for name in weights.shapes}))
+        if is_mapped(models.loaded[spec.role].params):
+            for name in files.weights:
+                path = files.path(name)
+                models.files_in_use[path] = state_of(path)
+
+
+# ---- Packs: packed weights, which --pack writes to the disk and later runs map ---------------------------------------
+
+
+def map_pack(models: Models, spec: ModelSpec, files: Checkpoint) -> bool:
+    """Make a network of its pack. Return False if there is no pack."""
+    if not models.engine.packs or not os.path.isdir(os.path.join(models.models_dir, PACKED)):
+        return False
+    from speculative.engines.c import pack_files
+
+    path = pack_files.path_of(files, models.models_dir, spec.dtype)
+    if not size_of(path):
+        return False
+    params = pack_files.load(path, spec.hparams, spec.dtype)
+    models.files_in_use[path] = state_of(path)
+    if not models.quiet:
+        print(one_line(f"{spec.size}: mapped from {path}"), file=sys.stderr)
+    models.loaded[spec.role] = models.engine.network(params, spec.hparams, f"{spec}, mapped from {path},")
+    return True
+
+
+def write_packs(models: Models, roles: Sequence[str]) -> Iterator[str]:
+    """Write the packs of these roles that are missing or damaged, one after the other. Yield the paths of all. Raises
+    UserError."""
+    from speculative.engines.c import pack_files
+
+    for spec in map(models.spec, roles):
+        files = with_weights(models, spec)
+        path = pack_files.path_of(files, models.models_dir, spec.dtype)
+        if not pack_files.is_whole(path, spec.hparams, spec.dtype):
+            pack_files.save(path, files.open_weights(spec.hparams), spec.hparams, spec.dtype)
+        yield path
 
 
 # ---- The options of --fast -------------------------------------------------------------------------------------------
@@ -358,8 +370,9 @@ def copy_pays(models: Models, N: int) -> bool:
 
 def copy_fits(models: Models) -> bool:
     """Return True if the memory holds an int8 copy beside the two models."""
+    new = [models.spec(role) for role in ("target", "draft", "int8") if role not in models.loaded]
     try:
-        models.check(["target", "draft", "int8"])
+        check_memory(models.engine, new)
     except UserError:
         return False
     return True

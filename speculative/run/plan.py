@@ -4,11 +4,9 @@ Options are the request, a plan is the run to come. Combinations of options that
 that are wrong by their names alone, in options.py.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +21,7 @@ from speculative.run.options import ModelOptions
 from speculative.run.values import as_typed
 from speculative.support.errors import Option, UserError
 
-
-class Wanted(NamedTuple):
-    """A model that an option names."""
-
-    size: str
-    dtype: str  # its weight format
+MODEL_ROLES = ("target", "draft", *FORMATS)  # a format is the role of the target's copy in it
 
 
 @dataclass(frozen=True)
@@ -53,41 +46,13 @@ class Plan:
     stop: str | tuple[str, ...] | None
     special: bool  # whether <|endoftext|> in a prompt is the token
     batch: int  # texts that are decoded together
-    wanted: Mapping[str, Wanted] = field(repr=False)  # by role, the models that may be loaded
-
-    @cached_property
-    def specs(self) -> list[DrafterSpec]:
-        return [*chain.from_iterable(self.levels)]
-
-    @cached_property
-    def roles(self) -> list[str]:
-        """The names under which models and other parts are loaded, the target first."""
-        needed = [spec.role for spec in self.specs if spec.role]
-        return [*dict.fromkeys(["target", *needed])]
-
-    @cached_property
-    def network_roles(self) -> list[str]:
-        """The roles whose networks have weights: "target", "draft", or the weight format of the target's copy."""
-        return [role for role in self.roles if role in self.wanted]
-
-    @property
-    def loaded_parts(self) -> list[DrafterSpec]:
-        """The drafters that load something of their own, under their names."""
-        return [spec for spec in self.specs if spec.load]
-
-    @cached_property
-    def filtered_roles(self) -> list[str]:
-        """The roles to which filters apply: networks, and loaded parts that are models."""
-        return [*self.network_roles, *(spec.name for spec in self.loaded_parts if spec.has_model)]
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.target_filters.temperature == 0
-
-    @property
-    def depends_on_times(self) -> bool:
-        """Whether some K is chosen by measured times, so that the seed alone does not decide the text."""
-        return "auto" in self.Ks
+    specs: Sequence[DrafterSpec]  # the drafters of all levels
+    roles: list[str]  # the names under which models and other parts are loaded, the target first
+    network_roles: list[str]  # the roles whose networks have weights: see MODEL_ROLES
+    loaded_parts: Sequence[DrafterSpec]  # the drafters that load something of their own, under their names
+    filtered_roles: list[str]  # the roles to which filters apply: networks, and loaded parts that are models
+    is_greedy: bool
+    depends_on_times: bool  # whether some K is chosen by measured times, so that the seed does not decide the text
 
     def target_of(self, level: int) -> str:
         """The role of the model for which a level drafts: the target, or the model of the level around it."""
@@ -113,9 +78,17 @@ def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIO
             " drafts a tree: leave one of them out",
         )
     levels = parse_drafter(o.drafter, functions.drafter, trees=bool(o.tree))
+    Ks = one_K_a_level(o, len(levels))
+    specs = [*chain.from_iterable(levels)]
+    check_copies(specs, o.dtype)
+    needed = [spec.role for spec in specs if spec.role]
+    roles = [*dict.fromkeys(["target", *needed])]
+    network_roles = [role for role in roles if role in MODEL_ROLES]
+    loaded_parts = [spec for spec in specs if spec.load]
+    other_models = [spec.name for spec in loaded_parts if spec.has_model]
     plan = Plan(
         levels=levels,
-        Ks=one_K_a_level(o, len(levels)),
+        Ks=Ks,
         tree=o.tree or (),
         rule=rule,
         target_filters=target_filters(o),
@@ -124,9 +97,14 @@ def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIO
         stop=o.stop,
         special=o.special,
         batch=o.batch,
-        wanted=wanted_models(o, engine),
+        specs=specs,
+        roles=roles,
+        network_roles=network_roles,
+        loaded_parts=loaded_parts,
+        filtered_roles=[*network_roles, *other_models],
+        is_greedy=o.temperature == 0,
+        depends_on_times="auto" in Ks,
     )
-    check_copies(plan)
     engine.check(plan)
     return plan
 
@@ -156,20 +134,10 @@ def draft_filters(o: ModelOptions) -> Filters:
     return target_filters(o)._replace(temperature=temperature)
 
 
-def wanted_models(o: ModelOptions, engine: Engine) -> dict[str, Wanted]:
-    """Return by role the models that may be loaded: the target, the draft, and the target's copies by format."""
-    draft_dtype = o.draft_dtype
-    if draft_dtype == "auto":
-        draft_dtype = engine.draft_dtype(o.dtype)
-    models = {dtype: Wanted(o.target_model_size, dtype) for dtype in FORMATS}
-    models["target"] = Wanted(o.target_model_size, o.dtype)
-    models["draft"] = Wanted(o.draft_model_size, draft_dtype)
-    return models
-
-
-def check_copies(plan: Plan) -> None:
-    """Raise UserError if a copy of the target saves no bytes."""
-    own = plan.wanted["target"].dtype
-    for role in plan.network_roles:
-        if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[own].weight_bytes:
-            raise UserError(Option("drafter"), f" {role} takes no fewer bytes than the target, whose weights are {own}")
+def check_copies(specs: Sequence[DrafterSpec], dtype: str) -> None:
+    """Raise UserError if a copy of the target, whose weights have this format, saves no bytes."""
+    for role in [spec.role for spec in specs]:
+        if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[dtype].weight_bytes:
+            raise UserError(
+                Option("drafter"), f" {role} takes no fewer bytes than the target, whose weights are {dtype}"
+            )

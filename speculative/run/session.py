@@ -74,7 +74,7 @@ class Session(Generic[AnyOptions]):
         """Return the setup that decodes by a plan."""
         networks = {role: self.models[role] for role in plan.network_roles}
         loaded = {role: self.models[role] for role in plan.roles}
-        copies = [role for role in plan.network_roles if self.models.shares_cache(role)]
+        copies = [role for role in plan.network_roles if role in self.engine.sharing_roles]
         return Setup(plan, loaded, self.encoder, copies, self.engine.device_loops(plan, networks))
 
     def changed(self: S, **options: object) -> S:

@@ -74,14 +74,6 @@ def origins_of(step: Step) -> list[str]:
 # ---- The times of a step, from the logs of the models ----------------------------------------------------------------
 
 
-RoleCall = tuple[str, Call]  # the role of a model, and a call of it
-
-
-def call_order(role_call: RoleCall) -> tuple[float, bool]:
-    role, call = role_call
-    return call.began, role == "target"  # at equal times, as if drafts took none, they come before the target's call
-
-
 @dataclass
 class Times:
     """The times of a decode's steps.
@@ -107,31 +99,33 @@ class Times:
     def end(self) -> None:
         self.unassigned_seconds += time.perf_counter() - self.began
 
-    def calls_of_round(self) -> list[RoleCall]:
-        """Return the models' calls of this round, in the order of time."""
+    def calls_of_round(self) -> list[tuple[str, Call]]:
+        """Return the models' calls of this round, in the order of time: (role, call)."""
         made = []
         for role, log in self.logs.items():
+            is_target = role == "target"  # at equal times, as if drafts took none, they come before the target's call
             for call in reversed(log):
                 if call is self.last_before[role]:
                     break
-                made.append((role, call))
-        return sorted(made, key=call_order)
+                made.append((call.began, is_target, role, call))
+        return [(role, call) for _, _, role, call in sorted(made)]
 
     def write_to(self, step: TextStep, all_stopped: bool) -> None:
         """Write the times of the round into a step. all_stopped: whether it completes the last stop text."""
         calls = self.calls_of_round()
         step_began, step.seconds = self.take_span(calls, all_stopped)
-        of_target = [call for role, call in calls if role == "target"]
-        of_drafts = [call for role, call in calls if role != "target"]
-        step.calls = [(role, call.began - step_began, call.seconds) for role, call in calls]
-        step.derived = of_target[0].derived
-        step.scoring = sum(call.seconds for call in of_target)
-        step.prefill = any(call.prefill for call in of_target)
-        step.draft_prefill = any(call.prefill for call in of_drafts)
-        if step.drafted:
-            step.drafting = of_target[0].began - step_began  # the target's first call begins when all is drafted
+        for role, call in calls:
+            step.calls.append((role, call.began - step_began, call.seconds))
+            if role != "target":
+                step.draft_prefill |= call.prefill
+                continue
+            if step.drafted and not step.scoring:
+                step.drafting = call.began - step_began  # the target's first call begins when all is drafted
+            step.derived = call.derived
+            step.scoring += call.seconds
+            step.prefill |= call.prefill
 
-    def take_span(self, calls: Sequence[RoleCall], all_stopped: bool) -> tuple[float, float]:
+    def take_span(self, calls: Sequence[tuple[str, Call]], all_stopped: bool) -> tuple[float, float]:
         """Take the time of a step from the seconds that are in no step yet -> when it began, its seconds.
 
         calls: of the round, the target's among them. all_stopped: see write_to.

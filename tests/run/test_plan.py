@@ -7,6 +7,7 @@ from planned import PLANNED, check_row, names_of, plan_of
 from tiny import refusal
 
 from speculative.drafters.user import Functions
+from speculative.engines.formats import FORMATS
 from speculative.engines.numpy_engine import NumpyEngine
 from speculative.filters import Filters
 from speculative.run import load, plan
@@ -37,6 +38,19 @@ def test_texts_after_the_first_have_random_numbers_of_their_own():
     drawn = [plan.rng(number).random() for number in range(3)]
     assert drawn[0] == plan.rng(0).random()
     assert len({*drawn}) == 3
+
+
+def test_options_name_the_models():
+    def changed(**options):
+        """The values of the models that these options change, by role."""
+        made = [load.wanted_models(make_options(ModelOptions, given), NumpyEngine()) for given in ({}, options)]
+        return {role: wanted for role, wanted in made[1].items() if wanted != made[0][role]}
+
+    sizes = {role: wanted.size for role, wanted in changed(target_model_size="355M").items()}
+    assert sizes == dict.fromkeys(["target", *FORMATS], "355M")
+    assert changed(draft_model_size="355M") == {"draft": ("355M", "float32")}
+    assert changed(dtype="bfloat16") == {"target": ("1558M", "bfloat16")}
+    assert changed(draft_dtype="int4") == {"draft": ("124M", "int4")}
 
 
 COPY = "takes no fewer bytes than the target, whose weights are"

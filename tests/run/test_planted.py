@@ -22,10 +22,10 @@ from speculative.run import decode as decode_module
 from speculative.run import load as load_module
 from speculative.run import options, plan, values
 from speculative.run.decode import Text, decode, most_drafts, new_loop
-from speculative.run.load import Models, fast_drafter
+from speculative.run.load import Models, Wanted, fast_drafter, load_weights, read_weights, wanted_models
 from speculative.run.load import load as load_models
 from speculative.run.options import DEMO, FIELDS, ModelOptions, Options, make_options, read_values
-from speculative.run.plan import Plan, Wanted, draft_filters, make_plan, one_K_a_level, target_filters, wanted_models
+from speculative.run.plan import Plan, draft_filters, make_plan, one_K_a_level, target_filters
 from speculative.run.prompts import PromptReader
 from speculative.run.session import Session
 from speculative.run.steps import Times
@@ -40,7 +40,8 @@ SMALL = {name: value for name, value in USUAL.items() if name not in ("prompt", 
 add = Text.add
 calls_of_round, take_span, write_to = Times.calls_of_round, Times.take_span, Times.write_to
 encode, input_ids = PromptReader.encode, PromptReader.input_ids
-load_networks, read, spec = Models.load_networks, Models.read, Models.spec
+spec = Models.spec
+new_setup = Session.new_setup
 
 
 @pytest.fixture
@@ -378,7 +379,7 @@ def turns_levels_round(o, n_levels):
     return one_K_a_level(o, n_levels)[::-1]
 
 
-@mistakes.plant(rows_of("dtype"), plan, "wanted_models")
+@mistakes.plant(check_roles, load_module, "wanted_models")
 def takes_the_drafts_format(o, engine):
     return wanted_models(o, engine) | {"target": Wanted(o.target_model_size, o.draft_dtype)}
 
@@ -422,9 +423,9 @@ def fast_stands_for_nothing(o, models):
     return o
 
 
-@mistakes.plant(check_memory, Models, "check")
-@mistakes.plant(check_copy_is_counted, Models, "check")
-def everything_fits(self, roles, n_cached=None):
+@mistakes.plant(check_memory, load_module, "check_memory")
+@mistakes.plant(check_copy_is_counted, load_module, "check_memory")
+def everything_fits(engine, specs, n_cached=None):
     pass
 
 
@@ -512,7 +513,7 @@ def measures_nothing(self, x, setup=None):
     pass
 
 
-@mistakes.plant(check_roles, plan, "wanted_models")
+@mistakes.plant(check_roles, load_module, "wanted_models")
 def takes_the_target_for_all(o, engine):
     return dict.fromkeys(wanted_models(o, engine), Wanted(o.target_model_size, o.dtype))
 
@@ -524,26 +525,26 @@ def copies_keep_the_targets_format(self, role):
     return spec(self, role)
 
 
-@mistakes.plant(check_roles, Models, "read")
-def swaps_the_networks(self, specs, files, in_place):
-    read(self, specs, files, in_place)
-    networks = [self.loaded[spec.role] for spec in reversed(specs)]
-    self.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
+@mistakes.plant(check_roles, load_module, "read_weights")
+def swaps_the_networks(models, specs, files, in_place):
+    read_weights(models, specs, files, in_place)
+    networks = [models.loaded[spec.role] for spec in reversed(specs)]
+    models.loaded |= {spec.role: network for spec, network in zip(specs, networks, strict=True)}
 
 
-@mistakes.plant(check_loaded_once, Models, "new_specs")
-def loads_all_anew(self, roles):
-    return [self.spec(role) for role in roles]
+@mistakes.plant(check_loaded_once, load_module, "load_weights")
+def loads_all_anew(models, specs, in_place):
+    load_weights(models, [*models.specs.values()], in_place)
 
 
-@mistakes.plant(check_loaded_once, Models, "shares_cache")
-def shares_no_cache(self, role):
-    return False
+@mistakes.plant(check_loaded_once, Session, "new_setup")
+def shares_no_cache(self, plan):
+    return replace(new_setup(self, plan), copies=[])
 
 
-@mistakes.plant(check_fast_drafter, Models, "load_networks")
-def loads_all_that_was_looked_at(self, specs, in_place):
-    load_networks(self, [*self.specs.values()], in_place)
+@mistakes.plant(check_fast_drafter, load_module, "load_weights")
+def loads_all_that_was_looked_at(models, specs, in_place):
+    load_weights(models, [*models.specs.values()], in_place)
 
 
 @mistakes.plant(check_fast_drafter, load_module, "copy_pays")

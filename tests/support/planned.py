@@ -77,11 +77,6 @@ PLANNED = [
     Row("stop", "the end", attrgetter("stop"), None, "the end"),
     Row("special", "True", attrgetter("special"), False, True),
     Row("batch", "3", attrgetter("batch"), 1, 3, {"engine": "jax"}),
-    Row("target_model_size", "355M", lambda plan: plan.wanted["target"].size, "1558M", "355M"),
-    Row("target_model_size", "355M", lambda plan: plan.wanted["int8"].size, "1558M", "355M"),
-    Row("draft_model_size", "355M", lambda plan: plan.wanted["draft"].size, "124M", "355M"),
-    Row("dtype", "bfloat16", lambda plan: plan.wanted["target"].dtype, "float32", "bfloat16"),
-    Row("draft_dtype", "int4", lambda plan: plan.wanted["draft"].dtype, "float32", "int4"),
 ]
 
 

@@ -24,7 +24,8 @@ class JaxEngine(Engine):
 
     saving = tuple(name for name, format in FORMATS.items() if isinstance(format.jax, OnJax))[1:]
     name = "jax"
-    shares_caches = predicts = takes_functions = False
+    predicts = takes_functions = False
+    sharing_roles = ()
 
     def __init__(self, mesh: int, data_parallel: int, quiet: bool = False):
         """data_parallel copies of the models, each on `mesh` devices."""
