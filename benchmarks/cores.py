@@ -28,7 +28,7 @@ from speculative.checkpoints.folder import look
 from speculative.checkpoints.weights import read_all
 from speculative.engines.c import engine
 from speculative.engines.c.forward import CompiledPass
-from speculative.engines.c.packing import packer
+from speculative.engines.c.packing import pack
 from speculative.engines.formats import FORMATS, n_bytes
 from speculative.engines.system import lines, n_cores
 
@@ -106,7 +106,7 @@ def main(argv: list[str]) -> None:
         folder = str(Path(o.models_dir, model))
         files = look(folder)
         hparams = files.hparams
-        params = read_all(files.open_weights(), packer(dtype))
+        params = read_all(files.open_weights(), partial(pack, dtype))
         for threads in o.threads:
             engine.CEngine(threads)  # refuses more than there are cores
             use_cpus(threads, all_cpus)

@@ -41,7 +41,7 @@ def new_pass(params: dict, hparams: dict, dtype: str, threads: int):
 
 def packer(dtype: str):
     """convert(name, array) for read_all."""
-    return (lambda name, array: array) if dtype == "NumPy" else packing.packer(dtype)
+    return (lambda name, array: array) if dtype == "NumPy" else partial(packing.pack, dtype)
 
 
 def forward(run, cache, n_rows: int, n_past: int = CONTEXT, n_last: int | None = None) -> None:

@@ -121,7 +121,7 @@ class Server:
 def decoder(model: Model, temperature: float) -> Callable:
     """-> model(x, n_last), which decodes. The parameters are copied, because training reuses their memory."""
     engine = make_engine("c")
-    params = convert_all(jax.tree.map(np.array, model.params), engine.converter("float32"))
+    params = convert_all(jax.tree.map(np.array, model.params), partial(engine.pack, "float32"))
     return FilteredModel(engine.network(params, model.hparams, "the model"), Filters(temperature))
 
 

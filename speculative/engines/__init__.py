@@ -7,6 +7,6 @@ Read model.py first, then the files that it stands on, each from tokens to logit
     plain.py            the forward pass that it calls: gpt2.py with a cache. Its twins are c/forward.py, jax/forward.py
     shared_cache.py     a cache that a target shares with its copies, or that holds a tree
 
-An engine makes networks: contract.py has its methods, choice.py chooses it, and c/engine.py, jax/engine.py and
-numpy_engine.py answer. formats.py has the formats of weights, memory.py the check that they fit.
+An engine makes networks: contract.py has its methods, choice.py chooses it, and plain.py, c/engine.py and
+jax/engine.py answer. formats.py has the formats of weights, memory.py the check that they fit.
 """

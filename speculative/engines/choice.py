@@ -7,7 +7,7 @@ from typing import NamedTuple
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import compiles
 from speculative.engines.contract import Engine
-from speculative.engines.numpy_engine import NumpyEngine
+from speculative.engines.plain import NumpyEngine
 from speculative.support.errors import UserError
 
 

@@ -101,6 +101,7 @@ class Engine:
 
     name = ""  # as --engine calls it
     takes_functions = True  # whether a user's function can be the target
+    draft_dtype: str | None = "float32"  # the format that --draft_dtype auto stands for; None: the target's
     saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
     exact = False  # whether a row is equal to the bit, however many rows are computed with it
     packs = False  # whether --pack can write its weights
@@ -127,10 +128,6 @@ class Engine:
         """Return the bytes that the models may take, None if it is unknown."""
         return memory.available()
 
-    def draft_dtype(self, dtype: str) -> str:
-        """Return the format that --draft_dtype auto stands for, beside a target in this one."""
-        return "float32"
-
     def held_dtype(self, dtype: str) -> str:
         """Return the format whose bytes weights of this one take. Raises UserError if the engine does not take it."""
         return "float32"
@@ -142,18 +139,19 @@ class Engine:
     def check(self, plan: Planned) -> None:
         """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
 
-    def converter(self, dtype: str, in_place: bool = False) -> Callable[[str, np.ndarray], Any]:
-        """Return convert(name, array) for the loader. in_place: for a run so short that packing does not pay."""
+    def pack(self, dtype: str, name: str, array: np.ndarray, in_place: bool = False) -> Any:
+        """Return a tensor as a network in this format takes it. in_place: for a run so short that packing does not
+        pay. Raises UserError."""
         raise NotImplementedError
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
-        """Return a network of converted weights. Raises UserError if the logits of a first pass are not finite."""
+        """Return a network of packed weights. Raises UserError if the logits of a first pass are not finite."""
         raise NotImplementedError
 
     def maker(self, spec: ToLoad, in_place: bool) -> Maker:
-        """Return the maker of a model's network. in_place: see converter. Raises UserError."""
-        network = partial(self.network, hparams=spec.hparams, name=str(spec))
-        return Maker(self.converter(spec.dtype, in_place), network)
+        """Return the maker of a model's network. in_place: see pack. Raises UserError."""
+        pack = partial(self.pack, spec.dtype, in_place=in_place)
+        return Maker(pack, partial(self.network, hparams=spec.hparams, name=str(spec)))
 
     def window_seconds(self, network: Network, x: np.ndarray, n_rows: int) -> float:  # x [n]
         """Return the seconds of so many rows after a text: measured, or estimated from a part of the network."""

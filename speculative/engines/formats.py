@@ -9,7 +9,7 @@ in the help of --dtype.
 import math
 import mmap
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -149,24 +149,14 @@ def check_range(name: str, array: np.ndarray, dtype: str) -> None:
         )
 
 
-def converter(dtype: str, convert_matrix: Callable[[str, np.ndarray, Format], Any]) -> Callable[[str, np.ndarray], Any]:
-    """Return convert(name, array) for the loader: convert_matrix(name, array, format) of matrices that rows are
-    multiplied by, and all else as a copy, which no longer depends on the file."""
-
-    def convert(name: str, array: np.ndarray) -> Any:
-        matrix = matrix_of(name, array.shape, dtype)
-        if matrix is None:
-            return np.array(array)
-        format = matrix[1]
-        check_range(name, array, format.name)
-        return convert_matrix(name, array, format)
-
-    return convert
-
-
-def rounded(name: str, array: np.ndarray, format: Format) -> np.ndarray:
-    """Return the numbers that the format stores, as float32."""
-    return format.round(array.T).T if name == "wte" else format.round(array)
+def format_of(name: str, array: np.ndarray, dtype: str) -> Format | None:
+    """Return the format in which a tensor is stored; None if it is a copy in float32, which no longer depends on the
+    file. Raises UserError if a number would become infinite in it."""
+    matrix = matrix_of(name, array.shape, dtype)
+    if matrix is None:
+        return None
+    check_range(name, array, matrix[1].name)
+    return matrix[1]
 
 
 def model_bytes(dtype: str, shapes: Shapes) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cached_property
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from speculative.blog.encoder import Encoder
 from speculative.engines.formats import n_bytes
-from speculative.engines.plain import Outputs, PlainPass
-from speculative.engines.vocabulary import to_draft, to_target
 from speculative.support.errors import UserError
 from speculative.support.process import taken_at_forks
 from speculative.trees import Tree, by_paths
@@ -21,13 +21,23 @@ LOCK = taken_at_forks(threading.RLock())  # held around a forward pass: all mode
 NO_TOKENS = np.empty(0, int)
 
 
+class TextRows(NamedTuple):
+    """The arguments of a forward pass: rows of one text, which it computes beside those of other texts."""
+
+    tokens: np.ndarray  # [n]
+    n_last: int  # the number of rows, from the last one up, whose logits are wanted
+    n_past: int  # tokens of the text before them, which the cache holds
+    cache: Any
+    sees: np.ndarray | None = None  # [n, n_past + n or more]: in a tree, the tokens that each row sees
+
+
 class Rows(NamedTuple):
-    """The result of a network for the last tokens of a text."""
+    """The result of a network, or of a forward pass, for the last tokens of a text."""
 
     logits: np.ndarray  # [n, n_vocab]
-    n_read: int = 0  # tokens that the network had to read for them
-    hidden: np.ndarray | None = None  # [n, n_embd], the last block's output, if the network keeps it
+    hidden: np.ndarray | None = None  # [n, n_embd], the last block's output, if the pass keeps it
     waited: float = 0.0  # seconds in which only other texts of a batch were served
+    n_read: int = 0  # tokens that the network had to read for them
 
 
 class Network:
@@ -58,9 +68,8 @@ class Network:
 class CacheContents:
     """The tokens whose keys and values a network has written to its cache."""
 
-    def __init__(self) -> None:
-        self.tokens = NO_TOKENS  # [n]
-        self.writer: object = None  # the shared_cache.SharedCache that wrote last; None: a network by itself
+    tokens = NO_TOKENS  # [n]
+    writer: object = None  # the shared_cache.SharedCache that wrote last; None: a network by itself
 
 
 class CachedNetwork(Network):
@@ -73,15 +82,15 @@ class CachedNetwork(Network):
 
     lock: AbstractContextManager = LOCK  # held around a call
 
-    def __init__(self, params: dict, hparams: dict, new_pass: Callable = PlainPass, name: str = "the model"):
-        """new_pass(params, hparams): a PlainPass or a compiled one. name: the model's name in messages."""
+    def __init__(self, params: dict, hparams: dict, forward: Any, name: str = "the model"):
+        """forward: the pass of an engine over these parameters. name: the model's name in messages."""
         self.params = params
         self.hparams = hparams
         self.name = name
         self.n_ctx = hparams["n_ctx"]
         self.vocabulary_map = hparams.get("vocabulary_map")  # for a draft that does not share all ids with its target
         self.weight_bytes = n_bytes(params)
-        self.forward = new_pass(params, hparams)
+        self.forward = forward
         self.contents = CacheContents()
 
     @cached_property
@@ -127,13 +136,15 @@ class CachedNetwork(Network):
 
     def feed(self, x, n: int, n_last: int, *sees) -> Rows:  # [n_x]
         """Feed x[n:] after the first n tokens of the cache. sees: the mask of a tree, if the pass takes one."""
-        tokens = to_draft(x[n:], self.vocabulary_map) if self.vocabulary_map else x[n:]
-        outputs: Outputs = self.forward(tokens, n_last, n, self.cache, *sees)
-        logits = outputs.logits  # [n_last, n_vocab]
+        tokens = x[n:]
+        if self.vocabulary_map:
+            tokens = to_draft(tokens, self.vocabulary_map)
+        rows: Rows = self.forward(tokens, n_last, n, self.cache, *sees)
+        logits = rows.logits  # [n_last, n_vocab]
         if self.vocabulary_map:
             logits = to_target(logits, self.vocabulary_map)
         check_finite(logits, self.name, len(x) - n_last + 1)
-        return Rows(logits, len(x) - n, outputs.hidden, outputs.waited)
+        return Rows(logits, rows.hidden, rows.waited, len(x) - n)
 
     def output(self, h, first: int) -> np.ndarray:  # [n, n_embd] -> [n, n_vocab]
         """The logits of rows that the last block might have given, as heads guess them. first: the position of the
@@ -166,3 +177,45 @@ def check_finite(logits, name: str, first: int) -> None:  # [n, n_vocab]
     row = int(np.argmin(np.isfinite(logits.max(axis=-1))))
     fault = f"gives logits that are not finite, at position {first + row}"
     raise UserError(f"{name} {fault}: its weights are damaged, or too large to compute with")
+
+
+# ---- A draft model with another vocabulary ---------------------------------------------------------------------------
+# It is the target's except for its end: padding there, or other tokens added to it. The draft is given the target's
+# ids and gives logits for the target's ids. A token that it lacks has the probability 0 as a draft, so nothing is lost;
+# if the text holds such a token, the draft reads another one.
+
+
+class VocabularyMap(NamedTuple):
+    """The ids that a draft shares with its target, and the one that it reads for others: its
+    hparams["vocabulary_map"]."""
+
+    n_shared: int  # the ids below it
+    n_vocab: int  # the target's
+    unknown: int  # the id that the draft reads in place of all others
+
+
+def map_vocabulary(target: Encoder, draft: Encoder) -> VocabularyMap | None:
+    """None if the vocabularies differ in more than padding and tokens added at the end."""
+    n_shared = 0
+    most = min(target.n_vocab, draft.n_vocab)
+    while n_shared < most and target.id_to_bytes[n_shared] == draft.id_to_bytes[n_shared]:
+        n_shared += 1
+    if has_words_from(n_shared, target) or has_words_from(n_shared, draft) or target.merges != draft.merges:
+        return None
+    has_eot = 0 <= draft.eot < n_shared
+    return VocabularyMap(n_shared, target.n_vocab, draft.eot if has_eot else 0)
+
+
+def has_words_from(first: int, encoder: Encoder) -> bool:
+    """Return whether a token from this id on is neither padding nor added."""
+    return any(encoder.id_to_bytes[i] and i not in encoder.added for i in range(first, encoder.n_vocab))
+
+
+def to_draft(tokens, by: VocabularyMap, np: ModuleType = np):  # [n] -> [n]
+    """The target's ids as the draft reads them. np: numpy, or jax.numpy."""
+    return np.where(np.asarray(tokens) < by.n_shared, tokens, by.unknown)
+
+
+def to_target(logits, by: VocabularyMap, np: ModuleType = np):  # [n, the draft's n_vocab] -> [n, n_vocab]
+    n_more = by.n_vocab - by.n_shared
+    return np.pad(logits[:, : by.n_shared], ((0, 0), (0, n_more)), constant_values=-np.inf)

@@ -1,12 +1,15 @@
-"""gpt2.py with a KV cache: the plain form of the forward pass, which the compiled engine is tested against."""
+"""gpt2.py itself as the engine, with a KV cache: the plainest one, which the others are tested against."""
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from speculative.blog.gpt2 import attention, gelu, gpt2, layer_norm, transformer_block
+from speculative.engines.contract import Engine, Planned
+from speculative.engines.formats import format_of
+from speculative.engines.network import CachedNetwork, Rows
+from speculative.support.errors import Option, UserError
 
 SQRT_HALF = math.sqrt(0.5)
 ERF = np.frompyfunc(math.erf, 1, 1)  # NumPy has none
@@ -24,24 +27,6 @@ def with_activation(params: dict, activation) -> dict:
     """Parameters by which gpt2() takes another activation than gelu: ffn is given the keys of mlp as arguments."""
     blocks = [block | {"mlp": block["mlp"] | {"activation": activation}} for block in params["blocks"]]
     return params | {"blocks": blocks}
-
-
-class TextRows(NamedTuple):
-    """Rows of one text, as a forward pass computes them beside those of other texts."""
-
-    tokens: np.ndarray  # [n]
-    n_last: int  # the number of rows, from the last one up, whose logits are wanted
-    n_past: int  # tokens of the text before them, which the cache holds
-    cache: Any
-    sees: np.ndarray | None = None  # [n, n_past + n or more]: in a tree, the tokens that each row sees
-
-
-class Outputs(NamedTuple):
-    """The result of a forward pass for the last n_last tokens."""
-
-    logits: np.ndarray  # [n_last, n_vocab]
-    hidden: np.ndarray | None = None  # [n_last, n_embd], the last block's output, if the pass keeps it
-    waited: float = 0.0  # seconds in which only other texts of a batch were served
 
 
 class KVCache:
@@ -76,11 +61,11 @@ class PlainPass:
     def new_cache(self) -> KVCache:
         return KVCache(self.hparams)
 
-    def __call__(self, tokens, n_last: int, n_past: int, cache: KVCache) -> Outputs:  # [n]
-        """The outputs for the last n_last tokens, which come after the first n_past of the cache."""
+    def __call__(self, tokens, n_last: int, n_past: int, cache: KVCache) -> Rows:  # [n]
+        """The rows of the last n_last tokens, which come after the first n_past of the cache."""
         cache.length = n_past
         with np.errstate(over="ignore", invalid="ignore"):  # check_finite sees an overflow in the logits
-            return Outputs(gpt2(tokens, **self.params, cache=cache, n_last=n_last))
+            return Rows(gpt2(tokens, **self.params, cache=cache, n_last=n_last))
 
     def last_block(self, tokens):  # [n] -> [n_embd]
         """The last block's output for the last of these tokens, without the cache."""
@@ -93,3 +78,32 @@ class PlainPass:
     def output(self, x):  # [n, n_embd] -> [n, n_vocab]
         """The output layer alone: the logits of rows that the last block might have given."""
         return layer_norm(x, **self.params["ln_f"]) @ self.params["wte"].T
+
+
+class NumpyEngine(Engine):
+    """NumPy, in float32; weights of another format are rounded to it, and kept in float32."""
+
+    name = "numpy"
+
+    def words(self) -> str:
+        return "NumPy (gpt2.py)"
+
+    def check(self, plan: Planned) -> None:
+        if plan.batch > 1:
+            raise UserError(
+                Option("batch"),
+                " decodes prompts together with ",
+                Option("engine"),
+                " c or jax, where rows of several are cheap",
+            )
+
+    def pack(self, dtype: str, name: str, array: np.ndarray, in_place: bool = False) -> np.ndarray:
+        format = format_of(name, array, dtype)
+        if format is None:
+            return np.array(array)
+        return format.round(array.T).T if name == "wte" else format.round(array)
+
+    def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
+        network = CachedNetwork(params, hparams, PlainPass(params, hparams), name)
+        network.warm_up()
+        return network

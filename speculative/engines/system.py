@@ -74,17 +74,21 @@ def n_cores() -> int:
 
 def n_fast(cpus: set[int]) -> int:
     """The number of these CPUs if they are of one kind; else that of the fast cores among theirs."""
-    folders = {cpu: Path(f"sys/devices/system/cpu/cpu{cpu}") for cpu in cpus}
-    capacity = {cpu: int("".join(lines(folders[cpu] / "cpu_capacity")) or 0) for cpu in cpus}  # on ARM, up to 1024
+    capacity: dict[int, int] = {}  # on ARM, up to 1024
+    core: dict[int, str] = {}  # hyperthreads share a core
+    for cpu in cpus:
+        folder = f"sys/devices/system/cpu/cpu{cpu}"
+        capacity[cpu] = int("".join(lines(f"{folder}/cpu_capacity")) or 0)
+        core[cpu] = "".join(lines(f"{folder}/topology/core_cpus_list"))
     performance: set[int] = set()  # Intel's performance cores, which the system lists as "0-7,16"
     for first, last in re.findall(r"(\d+)-?(\d*)", "".join(lines("sys/devices/cpu_core/cpus"))):
         performance |= {*range(int(first), int(last or first) + 1)}
+    candidates = cpus & performance or cpus
     enough = 0.75 * max(capacity.values())
-    fast = {cpu for cpu in cpus & performance or cpus if capacity[cpu] >= enough}
+    fast = {cpu for cpu in candidates if capacity[cpu] >= enough}
     if fast == cpus:
         return len(cpus)
-    cores = {"".join(lines(folders[cpu] / "topology/core_cpus_list")) for cpu in fast}  # hyperthreads share a core
-    return len(cores)
+    return len({core[cpu] for cpu in fast})
 
 
 def seconds_waited() -> float:

@@ -16,8 +16,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from speculative.engines.contract import PlacedStep
 from speculative.engines.model import Call, Model, new_log
-from speculative.engines.network import LOCK, CachedNetwork
-from speculative.engines.plain import Outputs, TextRows
+from speculative.engines.network import LOCK, CachedNetwork, Rows, TextRows
 from speculative.run.decode import Ids, Loaded, Setup, Text, new_loop, new_models
 from speculative.run.observer import Observer
 from speculative.run.steps import TextStep, Times
@@ -88,7 +87,7 @@ class PassInTurn:
         """network: of the session."""
         self.network = network
 
-    def __call__(self, *arguments) -> Outputs:
+    def __call__(self, *arguments) -> Rows:
         feed = TextRows(*arguments)
         return getcurrent().parent.switch(Request(self.network, feed, time.perf_counter()))
 
@@ -128,7 +127,7 @@ class Seat:
         self.thread = get_ident()
         self.resume()
 
-    def resume(self, answer: Outputs | None = None) -> None:
+    def resume(self, answer: Rows | None = None) -> None:
         """Let the loop run to its next event, or to its end. Raises the loop's errors."""
         assert self.strand is not None
         if self.thread != get_ident():

@@ -28,8 +28,7 @@ from speculative.engines.c.library import use_c_crc32c
 from speculative.engines.choice import make_engine
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS, is_mapped, model_bytes
-from speculative.engines.network import Network
-from speculative.engines.vocabulary import map_vocabulary
+from speculative.engines.network import Network, map_vocabulary
 from speculative.run.options import AnyOptions, ModelOptions
 from speculative.run.plan import Plan, make_plan
 from speculative.run.prompts import PromptReader
@@ -156,7 +155,7 @@ def wanted_models(o: ModelOptions, engine: Engine) -> dict[str, Wanted]:
     """Return by role the models that may be loaded: the target, the draft, and the target's copies by format."""
     draft_dtype = o.draft_dtype
     if draft_dtype == "auto":
-        draft_dtype = engine.draft_dtype(o.dtype)
+        draft_dtype = engine.draft_dtype or o.dtype
     models = {dtype: Wanted(o.target_model_size, dtype) for dtype in FORMATS}
     models["target"] = Wanted(o.target_model_size, o.dtype)
     models["draft"] = Wanted(o.draft_model_size, draft_dtype)

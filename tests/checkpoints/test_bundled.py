@@ -1,6 +1,7 @@
 """The bundled pair: small files, a good draft, and a target that every weight format keeps."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from gpt2 import gpt2
 from speculative import load_pair
 from speculative.checkpoints.folder import load_params
 from speculative.engines.c.forward import CompiledPass
-from speculative.engines.c.packing import packer
+from speculative.engines.c.packing import pack
 from speculative.engines.formats import FORMATS
 from speculative.run.options import DEMO
 
@@ -38,7 +39,7 @@ SAME = {"float32": 1, "float16": 0.99, "bfloat16": 0.98, "int8": 0.975, "int4": 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_weight_format_predicts_as_well(bundled, held_out, dtype):
     _, hparams, _ = bundled["tiny-target"]
-    run = OneText(CompiledPass(load_params(MODELS / "tiny-target", hparams, packer(dtype)), hparams, 1))
+    run = OneText(CompiledPass(load_params(MODELS / "tiny-target", hparams, partial(pack, dtype)), hparams, 1))
     same = [run(x, len(x)).argmax(axis=1) == choices for x, choices in zip(*held_out, strict=True)]
     assert np.mean(same) >= SAME[dtype]
 

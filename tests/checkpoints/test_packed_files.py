@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from speculative.engines import formats
 from speculative.engines.c import pack_files
 from speculative.engines.c.engine import CEngine
 from speculative.engines.c.library import compiles
-from speculative.engines.c.packing import packer
+from speculative.engines.c.packing import pack
 from speculative.engines.formats import FORMATS
 from speculative.report import ending, make_record
 from speculative.run import load
@@ -43,7 +44,7 @@ def saved(models, dtype="float32"):
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_what_is_mapped_is_what_packing_gives(models, dtype):
     path, hparams = saved(models, dtype)
-    packed = flatten(load_params(str(models / "target"), hparams, packer(dtype)))
+    packed = flatten(load_params(str(models / "target"), hparams, partial(pack, dtype)))
     mapped = flatten(pack_files.load(path, hparams, dtype))
     assert mapped.keys() == packed.keys()
     for name, value in packed.items():

@@ -34,16 +34,16 @@ def two_of(kind, hparams=HPARAMS, seed=0):
         pytest.importorskip("jax")
         from speculative.engines.jax.forward import cached
 
-        return [cached(on_jax(params, hparams)), CachedNetwork(params, hparams)], close
+        return [cached(on_jax(params, hparams)), CachedNetwork(params, hparams, PlainPass(params, hparams))], close
     if kind == "gpt2.py":
-        return [CachedNetwork(params, hparams, PlainPass) for _ in range(2)], close
+        return [CachedNetwork(params, hparams, PlainPass(params, hparams)) for _ in range(2)], close
     if not compiles():
         pytest.skip("there is no compiler")
     from speculative.engines.c.forward import CompiledPass
 
-    params = convert(params, packing.packer(kind))
-    make = partial(CompiledPass, n_threads=2)
-    return [CachedNetwork(params, hparams, make) for _ in range(2)], np.testing.assert_array_equal
+    params = convert(params, partial(packing.pack, kind))
+    networks = [CachedNetwork(params, hparams, CompiledPass(params, hparams, 2)) for _ in range(2)]
+    return networks, np.testing.assert_array_equal
 
 
 @pytest.fixture(params=["jax", "gpt2.py", "float32"])

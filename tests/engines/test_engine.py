@@ -21,10 +21,10 @@ from plain_c import bfloat16_product, rows_that_differ
 from tiny import MAIN, ROOT, OneText, convert, flatten, python, random_params
 
 from speculative.engines.c import library
-from speculative.engines.c.packing import packer
+from speculative.engines.c.packing import pack
 from speculative.engines.formats import BLOCK, FORMATS, matrix_of, to_bfloat16
-from speculative.engines.network import CachedNetwork
-from speculative.engines.plain import ACTIVATIONS, PlainPass, TextRows
+from speculative.engines.network import CachedNetwork, TextRows
+from speculative.engines.plain import ACTIVATIONS, PlainPass
 
 if not library.compiles():
     pytest.skip("there is no C compiler", allow_module_level=True)
@@ -48,7 +48,7 @@ def hparams_of(n_layer, n_embd, n_head, **more):
 
 def new_pass(dtype="float32", hparams=None, n_threads=2):
     hparams = hparams or hparams_of(2, 96, 3)
-    params = convert(random_params(hparams), packer(dtype))
+    params = convert(random_params(hparams), partial(pack, dtype))
     return OneText(CompiledPass(params, hparams, n_threads)), params
 
 
@@ -149,15 +149,15 @@ def test_a_row_has_the_same_bits_in_every_window_and_chunk_and_with_any_threads(
 @pytest.mark.parametrize("hparams", SHAPES[1:], ids=lambda h: f"{h['n_layer']}-{h['n_embd']}-{h['n_head']}")
 def test_a_matrix_that_is_used_in_its_file_gives_the_bits_of_its_tiles(hparams):
     params = random_params(hparams)
-    in_place = convert(params, packer("float32", in_place=True))
-    expected = logits(OneText(CompiledPass(convert(params, packer("float32")), hparams, 1)), 1)
+    in_place = convert(params, partial(pack, "float32", in_place=True))
+    expected = logits(OneText(CompiledPass(convert(params, partial(pack, "float32")), hparams, 1)), 1)
     for n_threads in (1, 3):
         run = OneText(CompiledPass(in_place, hparams, n_threads))
         for n_rows in (1, 5, 6, 17, N_CTX):
             assert np.array_equal(logits(run, n_rows), expected)
     for name, w in flatten(params).items():
         if name.endswith("/w"):
-            assert (packer("float32", in_place=True)(name, w) is w) == (w.shape[1] % LANES == 0)
+            assert (pack("float32", name, w, in_place=True) is w) == (w.shape[1] % LANES == 0)
 
 
 def differ_beside_other_texts(dtype, hparams):
@@ -180,8 +180,8 @@ def differ_beside_other_texts(dtype, hparams):
             n_last = int(rng.integers(1, n + 1))
             rows.append(TextRows(tokens, n_last, n_past, texts[number].cache, sees if n > 2 else None))
             held[number] = np.append(held[number], tokens[: n - (n > 2)])
-        for text, (logits, hidden, _) in zip(rows, run.together(rows), strict=True):
-            [(alone, hidden_alone, _)] = run.together([text])
+        for text, (logits, hidden, *_) in zip(rows, run.together(rows), strict=True):
+            [(alone, hidden_alone, *_)] = run.together([text])
             if not np.array_equal(logits, alone) or not np.array_equal(hidden, hidden_alone):
                 return True
     for text, tokens in zip(texts, held, strict=True):
@@ -349,10 +349,12 @@ def test_two_models_in_two_threads_at_once():
     """They share the workers, which sleep in between; and models come and go."""
     wrong = []
     expected = logits(new_pass()[0], 17)
+    hparams = hparams_of(2, 96, 3)
 
     def decode(seed):
         for turn in range(30):
-            network = CachedNetwork(new_pass()[1], hparams_of(2, 96, 3), partial(CompiledPass, n_threads=2))
+            _, params = new_pass()
+            network = CachedNetwork(params, hparams, CompiledPass(params, hparams, 2))
             ends = [*range(0, N_CTX, (1, 5, 17, N_CTX)[turn % 4]), N_CTX]
             found = [network.logits(TOKENS[:end], end - first) for first, end in itertools.pairwise(ends)]
             if not np.array_equal(np.concatenate(found), expected):

@@ -28,7 +28,7 @@ from speculative.engines.jax.forward import cached
 from speculative.engines.jax.model import SMALL
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork
-from speculative.engines.numpy_engine import NumpyEngine
+from speculative.engines.plain import NumpyEngine, PlainPass
 from speculative.filters import GREEDY, Filters
 from speculative.rules import TOKEN, parse_rule
 from speculative.run.greedy import greedy_difference
@@ -67,7 +67,7 @@ def greedy(pair):
 
 
 def on_numpy(model, to_probs):
-    return Model(CachedNetwork(*model), to_probs)
+    return Model(CachedNetwork(*model, PlainPass(*model)), to_probs)
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +146,8 @@ def test_small_formats_take_fewer_bytes_and_are_near(dtype, share, n_scales, cac
     assert network.new_cache(64)[0][0].dtype == jnp.dtype(cache)
     x = random_prompt(20)
     expected = on_numpy((params, HPARAMS), logits_themselves)(x, 4)
-    packed = convert(params, packing.packer(dtype))
-    on_cpu = CachedNetwork(packed, HPARAMS, partial(CompiledPass, n_threads=1))
+    packed = convert(params, partial(packing.pack, dtype))
+    on_cpu = CachedNetwork(packed, HPARAMS, CompiledPass(packed, HPARAMS, 1))
     logits = cached(network).logits(x, 4)
     assert logits.dtype == np.float32
     error, of_numpy = (np.abs(found - expected).max() for found in (logits, on_cpu.logits(x, 4)))

@@ -14,6 +14,7 @@ import pytest
 from tiny import ROOT, convert, first_layer, place, python, random_params
 
 from speculative.engines.network import CachedNetwork
+from speculative.engines.plain import PlainPass
 from speculative.filters import Filters
 from speculative.rules import TOKEN
 
@@ -85,7 +86,7 @@ def test_any_mesh_gives_the_same_texts_and_shares_the_weights_the_rows_and_the_w
     results = json.loads(done.stdout)
     one = results[0]
     assert ([*map(len, one["texts"])], len({*map(tuple, one["texts"])})) == ([12] * 6, 6)
-    logits = CachedNetwork(*models()[0]).logits(PROMPTS[0], 2)
+    logits = CachedNetwork(*models()[0], PlainPass(*models()[0])).logits(PROMPTS[0], 2)
     assert 1e-4 < np.abs(one["int8"] - logits).max() < 0.1 * np.abs(one["int8"]).max()
     n_embd, n_layer = 40, 2
     everywhere = 4 * (HPARAMS["n_ctx"] * n_embd + (6 * n_layer + 2) * n_embd)

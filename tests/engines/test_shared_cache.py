@@ -28,12 +28,14 @@ def fresh_networks():
     """{role: network}. The copies have other weights than the target, so that no row passes for another's."""
     networks = {}
     for role, rank in RANKS.items():
-        params, new_pass = random_params(seed=rank), PlainPass
+        params = random_params(seed=rank)
+        forward = PlainPass(params, HPARAMS)
         if compiles():
             from speculative.engines.c.forward import CompiledPass
 
-            params, new_pass = convert(params, packing.packer("float32")), partial(CompiledPass, n_threads=1)
-        networks[role] = CachedNetwork(params, HPARAMS, new_pass)
+            params = convert(params, partial(packing.pack, "float32"))
+            forward = CompiledPass(params, HPARAMS, 1)
+        networks[role] = CachedNetwork(params, HPARAMS, forward)
     return networks
 
 

@@ -8,7 +8,7 @@ from tiny import refusal
 
 from speculative.drafters.user import Functions
 from speculative.engines.formats import FORMATS
-from speculative.engines.numpy_engine import NumpyEngine
+from speculative.engines.plain import NumpyEngine
 from speculative.filters import Filters
 from speculative.run import load, plan
 from speculative.run.options import FIELDS, ModelOptions, make_options

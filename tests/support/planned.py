@@ -5,7 +5,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from speculative.engines.numpy_engine import NumpyEngine
+from speculative.engines.plain import NumpyEngine
 from speculative.run import plan
 from speculative.run.options import ModelOptions, make_options
 from speculative.run.plan import Plan

@@ -174,7 +174,7 @@ class OneText:
         self.cache = forward.new_cache()
 
     def __call__(self, tokens, n_last, n_past=0, *sees):
-        logits, self.hidden, _ = self.forward(tokens, n_last, n_past, self.cache, *sees)
+        logits, self.hidden, *_ = self.forward(tokens, n_last, n_past, self.cache, *sees)
         return logits
 
     def __getattr__(self, name):

@@ -15,7 +15,7 @@ from speculative.drafters.model import model_tree
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork, Network, common_prefix
-from speculative.engines.numpy_engine import NumpyEngine
+from speculative.engines.plain import NumpyEngine
 from speculative.report.record import Difference
 from speculative.run.greedy import greedy_difference
 from speculative.run.session import Session

@@ -1,13 +1,10 @@
 """engine.c as the engine: its threads, and from packed weights to networks."""
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.library import library
-from speculative.engines.c.packing import PackedWeight, packer
+from speculative.engines.c.packing import PackedWeight, pack
 from speculative.engines.contract import Engine
 from speculative.engines.formats import n_bytes
 from speculative.engines.memory import SAVING
@@ -23,6 +20,7 @@ class CEngine(Engine):
     """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
 
     name = "c"
+    draft_dtype = "int8"  # the output's distribution stays the target's
     saving = SAVING
     exact = packs = True
 
@@ -48,14 +46,11 @@ class CEngine(Engine):
         format = w.format.name if isinstance(w, PackedWeight) else "float32, in the file"
         return format, f"{self.threads} threads at most"
 
-    def draft_dtype(self, dtype: str) -> str:
-        return "int8"  # the output's distribution stays the target's
-
     def held_dtype(self, dtype: str) -> str:
         return dtype
 
-    def converter(self, dtype: str, in_place: bool = False) -> Callable:
-        return packer(dtype, in_place)
+    def pack(self, dtype: str, name: str, array: np.ndarray, in_place: bool = False) -> PackedWeight | np.ndarray:
+        return pack(dtype, name, array, in_place)
 
     def window_seconds(self, network: Network, x: np.ndarray, n_rows: int) -> float:
         if not isinstance(network, CachedNetwork):
@@ -67,7 +62,7 @@ class CEngine(Engine):
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:
         n_threads = min(self.threads, 1 + n_bytes(params) // THREAD_BYTES)
-        network = CachedNetwork(params, hparams, partial(CompiledPass, n_threads=n_threads), name)
+        network = CachedNetwork(params, hparams, CompiledPass(params, hparams, n_threads), name)
         network.warm_up()
         with LOCK:
             network.forward.tune(network.cache)

@@ -12,7 +12,7 @@ from speculative.engines.c.library import library
 from speculative.engines.c.packing import PackedWeight, address, aligned, format_number
 from speculative.engines.c.threads import pool
 from speculative.engines.formats import BLOCK
-from speculative.engines.plain import Outputs, TextRows
+from speculative.engines.network import Rows, TextRows
 
 CHUNK = 120  # rows for which engine.c has room in a call; Python hears Ctrl-C between two
 PREFETCH_BYTES = 8192  # ahead of the loops
@@ -37,12 +37,19 @@ def filled(kind: Any, value: Any, kept: list) -> Any:
 
 
 def linear(w: PackedWeight | np.ndarray, b: np.ndarray | None = None) -> dict:
-    """The fields of a struct Linear. w: tiles, or a matrix of float32 that is used where it lies (packing.packer)."""
+    """The fields of a struct Linear. w: tiles, or a matrix of float32 that is used where it lies (packing.pack)."""
     n_in, n_out = w.shape
-    fields = {"n_in": n_in, "n_out": n_out, "b": 0 if b is None else b}
+    fields: dict[str, Any] = {"n_in": n_in, "n_out": n_out}
+    if b is not None:
+        fields["b"] = b
     if isinstance(w, PackedWeight):
-        return fields | {"format": format_number(w.format.name), "tiles": w.tiles}
-    return fields | {"format": format_number("float32"), "tiles": w, "row_bytes": w.strides[0]}
+        fields["format"] = format_number(w.format.name)
+        fields["tiles"] = w.tiles
+    else:
+        fields["format"] = format_number("float32")
+        fields["tiles"] = w
+        fields["row_bytes"] = w.strides[0]
+    return fields
 
 
 def calls_of(texts: Sequence[TextRows]) -> Iterator[list[TextRows]]:
@@ -118,13 +125,13 @@ class CompiledPass:
     def new_cache(self) -> Cache:
         return Cache(self.hparams)
 
-    def __call__(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> Outputs:  # [n]
+    def __call__(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> Rows:  # [n]
         """The same as PlainPass. In a tree, sees [n, n_past + n] says which tokens each one sees: itself, and all
         before it on its path; it is trusted. Raises ValueError as run does."""
-        [outputs] = self.together([TextRows(tokens, n_last, n_past, cache, sees)])
-        return outputs
+        [rows] = self.together([TextRows(tokens, n_last, n_past, cache, sees)])
+        return rows
 
-    def together(self, texts: Sequence[TextRows]) -> list[Outputs]:
+    def together(self, texts: Sequence[TextRows]) -> list[Rows]:
         """Compute rows of each of these texts. A row's bits do not depend on the others. Raises ValueError as run
         does."""
         outputs = []
@@ -137,7 +144,7 @@ class CompiledPass:
         end = 0
         for rows in texts:
             first, end = end, end + rows.n_last
-            results.append(Outputs(logits[first:end], hidden[first:end]))
+            results.append(Rows(logits[first:end], hidden[first:end]))
         return results
 
     def output(self, x):  # [n, n_embd] -> [n, n_vocab]

@@ -16,7 +16,7 @@ from speculative.checkpoints.disk import bad_file, mapped, state_of
 from speculative.checkpoints.folder import Checkpoint
 from speculative.checkpoints.weights import Shape, Weights, checkpoint_shapes, nested, read_all
 from speculative.engines.c.library import library
-from speculative.engines.c.packing import LAYOUT, PackedWeight, packer, tiles_shape
+from speculative.engines.c.packing import LAYOUT, PackedWeight, pack, tiles_shape
 from speculative.engines.formats import Format, matrix_of
 from speculative.support.files import replacing, size_of
 
@@ -62,13 +62,12 @@ def save(path: str, weights: Weights, hparams: dict, dtype: str) -> None:
     """Pack a model to the disk, tensor by tensor: the whole file or nothing. Raises UserError, OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     place_of, n_bytes = places(hparams, dtype)
-    pack = packer(dtype)
     lock = Lock()
     with replacing(path) as part, open(part, "wb") as f:
         f.truncate(n_bytes)
 
         def write(name, array):
-            value = pack(name, array)
+            value = pack(dtype, name, array)
             with lock:
                 f.seek(place_of[name].begin)
                 f.write(np.ascontiguousarray(getattr(value, "tiles", value)).data)

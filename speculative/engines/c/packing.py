@@ -1,14 +1,13 @@
 """Packed weights: each matrix cut into the tiles that engine.c reads, in one of the weight formats."""
 
 import ctypes
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from speculative.checkpoints.weights import Shape
 from speculative.engines.c.library import library
-from speculative.engines.formats import Format, converter
+from speculative.engines.formats import Format, format_of
 
 
 def aligned(shape, dtype=np.float32):  # -> [*shape], at a multiple of 64 bytes: a cache line, and the largest register
@@ -66,15 +65,13 @@ def can_stay(name: str, array: np.ndarray) -> bool:
     return name != "wte" and array.flags.c_contiguous and array.shape[1] % library().lanes() == 0
 
 
-def packer(dtype: str, in_place: bool = False) -> Callable[[str, np.ndarray], Any]:
-    """Return convert(name, array) for the loader: matrices come out packed.
-
-    in_place: leave matrices of float32 in the file, if engine.c can use them there.
-    """
-
-    def pack(name: str, array: np.ndarray, format: Format) -> Any:
-        if in_place and format.name == "float32" and can_stay(name, array):
-            return array
-        return pack_matrix(array.T if name == "wte" else array, format)
-
-    return converter(dtype, pack)
+def pack(dtype: str, name: str, array: np.ndarray, in_place: bool = False) -> PackedWeight | np.ndarray:
+    """Return a tensor as CompiledPass takes it, of a model in the format dtype: matrices in tiles, and all else as a
+    copy. in_place: leave matrices of float32 in the file, if engine.c can use them there. Raises UserError if a number
+    does not go into the format."""
+    format = format_of(name, array, dtype)
+    if format is None:
+        return np.array(array)
+    if in_place and format.name == "float32" and can_stay(name, array):
+        return array
+    return pack_matrix(array.T if name == "wte" else array, format)

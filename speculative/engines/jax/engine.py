@@ -25,6 +25,7 @@ class JaxEngine(Engine):
     saving = tuple(name for name, format in FORMATS.items() if isinstance(format.jax, OnJax))[1:]
     name = "jax"
     predicts = takes_functions = False
+    draft_dtype = None
     sharing_roles = ()
 
     def __init__(self, mesh: int, data_parallel: int, quiet: bool = False):
@@ -49,9 +50,6 @@ class JaxEngine(Engine):
         if "bytes_limit" not in stats:
             return None
         return self.n_model * (stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-
-    def draft_dtype(self, dtype: str) -> str:
-        return dtype
 
     def held_dtype(self, dtype: str) -> str:
         on_jax(dtype)

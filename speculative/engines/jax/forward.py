@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from speculative.engines.jax.model import SMALL, DeviceNetwork
-from speculative.engines.network import CachedNetwork
-from speculative.engines.plain import Outputs
+from speculative.engines.network import CachedNetwork, Rows
 
 
 def power_of_two(n: int) -> int:
@@ -43,7 +42,7 @@ class JaxPass:
     def new_cache(self) -> JaxCache:
         return JaxCache()
 
-    def __call__(self, tokens, n_last: int, n_past: int, cache: JaxCache) -> Outputs:  # [n]
+    def __call__(self, tokens, n_last: int, n_past: int, cache: JaxCache) -> Rows:  # [n]
         """The same as PlainPass."""
         n = n_past + len(tokens)
         first = n - n_last  # the position of the first wanted row
@@ -52,7 +51,7 @@ class JaxPass:
             self.feed(cache, n_past, first, n_last=0)
             n_past = first
         logits, start = self.feed(cache, n_past, n)
-        return Outputs(logits[first - start : n - start])  # [n_last, n_vocab]
+        return Rows(logits[first - start : n - start])  # [n_last, n_vocab]
 
     def feed(self, cache: JaxCache, n_past: int, n: int, n_last: int | None = None) -> tuple[np.ndarray, int]:
         """Feed the tokens from n_past to n, padded to a power of two (a prompt: of at least SMALL) -> logits [n_rows or
@@ -80,4 +79,4 @@ class JaxPass:
 
 def cached(network: DeviceNetwork, name: str = "the model") -> CachedNetwork:
     """A DeviceNetwork of the devices as decoders take it. It translates the ids of another vocabulary itself."""
-    return CachedNetwork(network.params, network.hparams | {"vocabulary_map": None}, lambda *_: JaxPass(network), name)
+    return CachedNetwork(network.params, network.hparams | {"vocabulary_map": None}, JaxPass(network), name)

@@ -17,8 +17,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from speculative.blog import gpt2 as plain_gpt2
+from speculative.engines.network import to_draft, to_target
 from speculative.engines.plain import with_activation
-from speculative.engines.vocabulary import to_draft, to_target
 
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
