@@ -8,7 +8,7 @@ The code that reads the files is in speculative/checkpoints. main.py calls it th
 from argparse import ArgumentParser
 
 from speculative.checkpoints.download import download_gpt2_files
-from speculative.checkpoints.folder import find_checkpoint, load_gpt2_params_from_tf_ckpt
+from speculative.checkpoints.folder import find_files, load_gpt2_params_from_tf_ckpt, open_checkpoint
 from speculative.checkpoints.weights import read_all
 from speculative.support.errors import guarded
 
@@ -22,9 +22,9 @@ def load_encoder_hparams_and_params(model_size, models_dir):
     params: the nested dict of float32 arrays that gpt2.gpt2 takes.
     """
     # the small files first: a setting that is refused needs no download of weights
-    small = find_checkpoint(model_size, models_dir, weights=False)
+    small = open_checkpoint(find_files(model_size, models_dir, weights=False))
     encoder = small.load_encoder()
-    params = read_all(find_checkpoint(model_size, models_dir).open_weights(small.hparams))
+    params = read_all(open_checkpoint(find_files(model_size, models_dir)).open_weights(small.hparams))
     return encoder, small.hparams, params
 
 
@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--source", default="openai", help="openai, huggingface, or the URL of a mirror")
     parser.add_argument("--refresh", action="store_true", help="ask the hub for a newer version of what it has given")
     o = parser.parse_args()
-    print(f"{o.model_size} is in {find_checkpoint(o.model_size, o.models_dir, o.source, refresh=o.refresh).folder}")
+    print(f"{o.model_size} is in {find_files(o.model_size, o.models_dir, o.source, refresh=o.refresh).folder}")
 
 
 if __name__ == "__main__":

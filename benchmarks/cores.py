@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.kernels import PROMPT, forward, read
 from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of, table, take_turns, whole
-from speculative.checkpoints.folder import look
+from speculative.checkpoints.folder import look, open_checkpoint
 from speculative.checkpoints.weights import read_all
 from speculative.engines.c import engine
 from speculative.engines.c.forward import CompiledPass
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> None:
     rows = []
     for model, dtype in tqdm([*product(o.models, o.dtypes)], disable=None):
         folder = str(Path(o.models_dir, model))
-        files = look(folder)
+        files = open_checkpoint(look(folder))
         hparams = files.hparams
         params = read_all(files.open_weights(), partial(pack, dtype))
         for threads in o.threads:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from benchmarks.runs import MODELS
 from benchmarks.tables import parser_of, table, take_turns, whole
-from speculative.checkpoints.folder import look
+from speculative.checkpoints.folder import look, open_checkpoint
 from speculative.checkpoints.weights import read_all
 from speculative.engines.c import packing
 from speculative.engines.c.engine import CEngine
@@ -59,7 +59,7 @@ def read(memory: np.ndarray, threads: int) -> None:  # [n]
 def measure(folder: str, dtype: str, memory: np.ndarray, rounds: int, threads: int) -> dict:
     """The times of a pass, as columns. memory: an array far larger than the caches; reading it in the same rounds gives
     the bandwidth."""
-    files = look(folder)
+    files = open_checkpoint(look(folder))
     hparams = files.hparams
     params = read_all(files.open_weights(), packer(dtype))
     run = new_pass(params, hparams, dtype, threads)

@@ -1,9 +1,9 @@
 """From the name of a model to its settings, its tokens and its weights.
 
-Read folder.py first: find_checkpoint gives a Checkpoint. OpenAI's (openai.py) and Hugging Face's (hugging_face.py) have
-an index: the type, shape and place of each tensor in a file. weights.py maps the files into memory: its arrays by name
-are the parameters of gpt2.py.
+Read folder.py first: find_files finds the files of a model, and open_checkpoint makes a Checkpoint of them. OpenAI's
+(openai.py) and Hugging Face's (hugging_face.py) have an index: the type, shape and place of each tensor in a file.
+weights.py maps the files into memory: its arrays by name are the parameters of gpt2.py.
 
-To add a form: the names of its files in official.py, its reader, and a branch for each in folder.py (weights_of,
+To add a form: the names of its files in names.py, its reader, and a branch for each in folder.py (weights_of,
 Checkpoint.open_weights). Take its row out of advice.ini, which has the forms that are not read.
 """

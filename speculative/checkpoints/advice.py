@@ -1,11 +1,18 @@
-"""Advice about a folder that lacks files, or whose tensors have other names, from the table in advice.ini."""
+"""What is said of a name without a model, of a folder that lacks files, and of one whose tensors have other names; much
+of it from the table in advice.ini."""
 
 import os
 import re
 from collections.abc import Collection, Iterable
 from configparser import RawConfigParser
 from glob import iglob
+from itertools import chain
 from pathlib import Path
+from textwrap import shorten
+
+from speculative.checkpoints.disk import other_file
+from speculative.checkpoints.names import MODEL_SIZES, local_folder
+from speculative.support.errors import OTHER_NAMES_OF_MODELS, UserError, meant
 
 # Weights that a training run keeps in its folders.
 INNER = ("*/model*.safetensors", "*/checkpoint", "*/*/model*.safetensors", "*/*/checkpoint")
@@ -63,3 +70,46 @@ def inner_models(folder: str) -> list[str]:
 def has_own_weights(folder: str, names: set[str]) -> bool:
     """Return True if somebody has put weights into the folder, in whichever form."""
     return bool(inner_models(folder)) or first_row("weights", names - {"checkpoint"}) is not None
+
+
+# ---- Refusals --------------------------------------------------------------------------------------------------------
+
+
+def lacking(missing: dict, folder: str, names: set[str], name: str, models_dir: str) -> UserError:
+    """Return the error of a folder that lacks files, with advice. missing: of ModelFiles.missing. names: the files that
+    it has, or that its model has on the hub. name: of the model."""
+    absent = [*chain(*missing.values())]
+    links = "".join(broken_link(os.path.join(folder, file)) for file in absent)
+    present = names.difference(absent)  # a name may be that of a folder
+    local = local_folder(name, models_dir)
+    if present:
+        remedy = advice(missing, present, local if folder == local else name, local)
+    else:
+        remedy = unknown_model(name, models_dir)
+    return UserError(f"{folder} lacks {', '.join(absent)}{links}; {remedy}")
+
+
+def unknown_model(name: str, models_dir: str) -> str:
+    """Return the names that could have been meant: the official sizes, and the folders of models_dir."""
+    folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
+    said = f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}"
+    if folders:
+        said += f"; {models_dir} has {shorten(', '.join(folders), 200)}"
+    other = meant(name, [*MODEL_SIZES, *folders], OTHER_NAMES_OF_MODELS)
+    if other:
+        said += f"; did you mean {other}?"
+    return said
+
+
+def instead_of_file(path: str, read: Collection[str]) -> str:
+    """Return the advice for a file in the place of a model: its folder, if that file is read there, or how to make
+    one. read: the names of the files with weights that are read in its folder."""
+    folder, name = os.path.split(path)
+    if name in read:
+        return "give the folder that holds it, with the settings and tokens beside it"
+    row = first_row("weights", [name])
+    if row is None:
+        return other_file(path) or "give a folder with config.json, tokenizer.json and model.safetensors"
+    how = row[1].format(folder, folder)
+    needs_settings = how != row[1] and not os.path.isfile(os.path.join(folder, "config.json"))
+    return f"{how}; it needs config.json and the tokens beside it" if needs_settings else how

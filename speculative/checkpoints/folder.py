@@ -1,34 +1,31 @@
 """From the name of a model to its checkpoint: which of a folder's files hold the settings, the tokens and the weights.
 
-find_checkpoint   the name -> a complete folder, looked at once; official models and the hub's are downloaded first
-Checkpoint        the files of the folder, in OpenAI's form or in Hugging Face's, and their contents
-look              the folder -> its Checkpoint
+find_files        the name -> a complete folder, looked at once; official models and the hub's are downloaded first
+open_checkpoint   its files -> their settings, and from these the tokens and the weights
+look              the folder -> the files of it that are read, in OpenAI's form or in Hugging Face's
 """
 
 import filecmp
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain
-from pathlib import Path
-from textwrap import shorten
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import hub, hugging_face, openai
-from speculative.checkpoints.advice import advice, broken_link, first_row, has_own_weights
+from speculative.checkpoints.advice import broken_link, has_own_weights, instead_of_file, lacking
 from speculative.checkpoints.config import (
+    NOT_APPLIED_IN,
     read_config,
     read_object,
     say_what_is_not_applied,
     settings_in_weights,
     sizes_of,
 )
-from speculative.checkpoints.disk import bad_file, other_file
+from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.download import announce_all, download_gpt2_files
 from speculative.checkpoints.names import (
     HUGGING_FACE,
@@ -48,12 +45,14 @@ from speculative.checkpoints.names import (
 from speculative.checkpoints.padded import PaddedWeights, Padding
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.checkpoints.weights import Weights, read_all
-from speculative.support.errors import OTHER_NAMES_OF_MODELS, UserError, meant
+from speculative.support.errors import UserError
+
+# ---- The name of a model, and its folder -----------------------------------------------------------------------------
 
 
-@dataclass
-class Checkpoint:
-    """The files of a model's folder that are read, or that should be there, and the settings, which are read once."""
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model's folder that are read, or that should be there."""
 
     folder: str
     names: set[str]  # the names of all files in the folder
@@ -61,7 +60,7 @@ class Checkpoint:
     raw_settings: dict  # its content; {} if it is not there
     vocabulary_files: Sequence[str]
     weights: Sequence[str]  # the names of their files
-    small: "Checkpoint | None" = None  # a smaller model, which has the weights: see padded.py
+    small: "ModelFiles | None"  # a smaller model, which has the weights: see padded.py
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -80,69 +79,88 @@ class Checkpoint:
                 missing[what] = absent
         return missing
 
-    @cached_property
-    def config(self) -> dict:
-        """All settings. Raises UserError for one that is not honoured."""
-        path = self.path(self.settings_file)
-        return read_config(path, self.raw_settings or read_object(path))
 
-    @cached_property
-    def hparams(self) -> dict:
-        """The sizes: see config.sizes_of. Raises UserError."""
-        return sizes_of(self.config)
+def find_files(
+    model_size: str, models_dir: str, source: str = "openai", weights: bool = True, refresh: bool = False
+) -> ModelFiles:
+    """Return the model's files, all of them, after a download of missing ones. weights=False: only of the small ones.
 
-    def load_encoder(self, other: "tuple[Checkpoint, Encoder] | None" = None) -> Encoder:
-        """Read the tokens. other: another checkpoint and its encoder, which is this one's too if their files are equal.
-        Raises UserError."""
-        n_vocab = self.hparams["n_vocab"]
-        say_what_is_not_applied(self.folder)
-        if self.vocabulary_files != OPENAI_VOCABULARY:
-            return read_encoder(self.folder, n_vocab)
-        encoder = other[1] if other and has_equal_vocabulary(self.folder, other[0].folder) else None
-        encoder = encoder or read_openai_encoder(self.folder)
-        if encoder.n_vocab != n_vocab:
-            fault = f"n_vocab is {n_vocab}, but encoder.json has {encoder.n_vocab} tokens"
-            raise bad_file(self.path(self.settings_file), fault)
-        return encoder
-
-    def open_weights(self, hparams: dict | None = None) -> Weights:
-        """Return the weights by name, none of which is read yet. hparams: in place of those in the settings. Raises
-        UserError if the tensors are not those of the settings."""
-        hparams = hparams or self.hparams
-        read_index = openai.read_index if self.weights[0].endswith(".index") else hugging_face.read_index
-        index = read_index([self.path(name) for name in self.weights])
-        if self.small:
-            padding = Padding(self.small.hparams, hparams)
-            return PaddedWeights(index, padding, settings_in_weights(self.small.config))
-        return Weights(index, hparams, settings_in_weights(self.config))
+    Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
+    "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. refresh: ask the hub for a newer
+    version of the files in its cache. Raises UserError.
+    """
+    name = name_of(model_size, models_dir, source)
+    folder = local_folder(name, models_dir)
+    if os.path.isfile(folder):
+        beside = look(os.path.dirname(folder))
+        raise UserError(f"{folder} is a file: {instead_of_file(folder, beside.weights)}")
+    if not os.path.isdir(folder):
+        if is_path(name):
+            raise UserError(f"{folder} does not exist: give the folder of a model{broken_link(folder)}")
+        if is_of_hub(name, models_dir):
+            return files_of_hub(name, models_dir, weights, refresh)
+    files = look(folder)
+    missing = files.missing(weights or name not in MODEL_SIZES)  # another model is not downloaded: it has to be whole
+    if not missing:
+        return files
+    if not can_be_downloaded(name, files):
+        raise lacking(missing, folder, files.names, name, models_dir)
+    download_gpt2_files(name, folder, source, weights)
+    return look(folder)
 
 
-def has_equal_vocabulary(folder: str, other: str) -> bool:
-    equal, *_ = filecmp.cmpfiles(folder, other, OPENAI_VOCABULARY, shallow=False)
-    return equal == [*OPENAI_VOCABULARY]
-
-
-def read_openai_encoder(folder: str) -> Encoder:
+def name_of(model_size: str, models_dir: str, source: str) -> str:
+    """Return the name that was typed, or the hub's name of an official model. Raises UserError."""
     try:
-        return get_encoder(folder, "")
-    except ValueError as error:  # "PATH: FAULT"
-        raise bad_file(*str(error).split(": ", 1)) from None
+        name = checked_model_name(model_size)
+    except ValueError as must_be:
+        raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
+    if source == "huggingface" and not os.path.isdir(local_folder(name, models_dir)):
+        return HUGGING_FACE.get(name, name)
+    return name
 
 
-def load_params(folder: str, hparams: dict, convert: Callable[[str, np.ndarray], Any] | None = None) -> dict:
-    """Read the weights of a complete folder -> the parameters of gpt2.gpt2. convert: see read_all. Raises UserError."""
-    return read_all(look(folder).open_weights(hparams), convert)
+def files_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> ModelFiles:
+    """Return the files in the hub's cache, after a download if it lacks one. Raises UserError."""
+    cached = [] if refresh else [look(folder) for folder in hub.cached_folders(name)]
+    whole = [files for files in cached if not files.missing(weights)]
+    files = whole[0] if whole else look(hub.download(name, weights))
+    missing = files.missing(weights)
+    if missing:
+        raise lacking(missing, files.folder, hub.names_of_files(name), name, models_dir)
+    return files
 
 
-def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
-    """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
-    return read_all(Weights(openai.read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams))
+def model_folder(name: str, models_dir: str) -> str:
+    """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
+    library. Only a path leads out of these."""
+    in_cache = hub.cached_folders(name) if is_of_hub(name, models_dir) else []
+    return in_cache[0] if in_cache else local_folder(name, models_dir)
+
+
+def announce_downloads(model_sizes: Iterable[str], models_dir: str, source: str) -> None:
+    """Print how much will be downloaded in all, if official models of these names are missing. Raises UserError."""
+    folders = {}
+    for model_size in model_sizes:
+        name = name_of(model_size, models_dir, source)
+        if name in MODEL_SIZES:
+            files = look(local_folder(name, models_dir))
+            if "weights" in files.missing() and can_be_downloaded(name, files):
+                folders[name] = files.folder
+    if folders:
+        announce_all(folders, source)
+
+
+def can_be_downloaded(name: str, files: ModelFiles) -> bool:
+    """Return True for an official model in whose folder nobody has put weights of another form."""
+    is_usual = name in MODEL_SIZES and files.weights in USUAL_WEIGHTS
+    return is_usual and not has_own_weights(files.folder, files.names)
 
 
 # ---- A look at a folder ----------------------------------------------------------------------------------------------
 
 
-def look(folder: str, may_be_padded: bool = True) -> Checkpoint:
+def look(folder: str, may_be_padded: bool = True) -> ModelFiles:
     """Look once at a folder, which may not exist. may_be_padded: False for a model from which another one is padded.
     Raises UserError."""
     names = {*os.listdir(folder)} if os.path.isdir(folder) else set()
@@ -154,7 +172,7 @@ def look(folder: str, may_be_padded: bool = True) -> Checkpoint:
     if may_be_padded and is_name(name):  # a folder beside this one
         small = look(os.path.join(os.path.dirname(os.path.abspath(folder)), name), may_be_padded=False)
     weights = [small.path(name) for name in small.weights] if small else weights_of(folder, names)
-    return Checkpoint(folder, names, settings, content, vocabulary_of(names, settings), weights, small)
+    return ModelFiles(folder, names, settings, content, vocabulary_of(names, settings), weights, small)
 
 
 def is_name(name: object) -> bool:
@@ -167,7 +185,10 @@ def vocabulary_of(names: set[str], settings: str) -> Sequence[str]:
     forms = [*VOCABULARIES]
     if settings == "config.json":  # Hugging Face's come before OpenAI's
         forms = [*VOCABULARIES[1:], OPENAI_VOCABULARY]
-    return next((form for form in forms if names.intersection(form)), OPENAI_VOCABULARY)
+    for form in forms:
+        if names.intersection(form):
+            return form
+    return OPENAI_VOCABULARY
 
 
 def weights_of(folder: str, names: set[str]) -> list[str]:
@@ -190,123 +211,63 @@ def shards_of_index(path: str) -> list[str]:
     return sorted(set(names))
 
 
-# ---- The name of a model ---------------------------------------------------------------------------------------------
+# ---- The contents of a folder ----------------------------------------------------------------------------------------
 
 
-def find_checkpoint(
-    model_size: str, models_dir: str, source: str = "openai", weights: bool = True, refresh: bool = False
-) -> Checkpoint:
-    """Return the model's complete checkpoint, after a download of missing files. weights=False: only of the small ones.
+@dataclass(frozen=True)
+class Checkpoint(ModelFiles):
+    """A folder whose settings were read, once."""
 
-    Nothing is downloaded if the folder holds weights of the user's. source, for an official model: "openai",
-    "huggingface", or the URL of a mirror that has OpenAI's files at URL/model_size. refresh: ask the hub for a newer
-    version of the files in its cache. Raises UserError.
-    """
-    name = name_of(model_size, models_dir, source)
-    local = local_folder(name, models_dir)
-    check_path(name, local)
-    if is_of_hub(name, models_dir):
-        return checkpoint_of_hub(name, models_dir, weights, refresh)
-    files = look(local)
-    missing = files.missing(weights or name not in MODEL_SIZES)  # another model is not downloaded: it has to be whole
-    if not missing:
-        return files
-    if not can_be_downloaded(name, files):
-        raise lacking(missing, files, name, models_dir)
-    download_gpt2_files(name, local, source, weights)
-    return look(local)
+    config: dict  # all settings
+    hparams: dict  # the sizes: see config.sizes_of
 
+    def load_encoder(self, other: "tuple[Checkpoint, Encoder] | None" = None) -> Encoder:
+        """Read the tokens. other: another checkpoint and its encoder, which is this one's too if their files are equal.
+        Raises UserError."""
+        n_vocab = self.hparams["n_vocab"]
+        if self.names.intersection(NOT_APPLIED_IN):
+            say_what_is_not_applied(self.folder)
+        if self.vocabulary_files != OPENAI_VOCABULARY:
+            return read_encoder(self.folder, n_vocab)
+        encoder = other[1] if other and has_equal_vocabulary(self.folder, other[0].folder) else None
+        try:
+            encoder = encoder or get_encoder(self.folder, "")
+        except ValueError as error:  # "PATH: FAULT"
+            raise bad_file(*str(error).split(": ", 1)) from None
+        if encoder.n_vocab != n_vocab:
+            fault = f"n_vocab is {n_vocab}, but encoder.json has {encoder.n_vocab} tokens"
+            raise bad_file(self.path(self.settings_file), fault)
+        return encoder
 
-def announce_downloads(model_sizes: Iterable[str], models_dir: str, source: str) -> None:
-    """Print how much will be downloaded in all, if official models of these names are missing. Raises UserError."""
-    folders = {}
-    for model_size in model_sizes:
-        name = name_of(model_size, models_dir, source)
-        local = local_folder(name, models_dir)
-        files = look(local)
-        if "weights" in files.missing() and can_be_downloaded(name, files):
-            folders[name] = local
-    announce_all(folders, source)
-
-
-def can_be_downloaded(name: str, files: Checkpoint) -> bool:
-    """Return True for an official model in whose folder nobody has put weights of another form."""
-    is_usual = name in MODEL_SIZES and files.weights in USUAL_WEIGHTS
-    return is_usual and not has_own_weights(files.folder, files.names)
+    def open_weights(self, hparams: dict | None = None) -> Weights:
+        """Return the weights by name, none of which is read yet. hparams: in place of those in the settings. Raises
+        UserError if the tensors are not those of the settings."""
+        hparams = hparams or self.hparams
+        read_index = openai.read_index if self.weights[0].endswith(".index") else hugging_face.read_index
+        index = read_index([self.path(name) for name in self.weights])
+        if self.small:
+            small = open_checkpoint(self.small)
+            return PaddedWeights(index, Padding(small.hparams, hparams), settings_in_weights(small.config))
+        return Weights(index, hparams, settings_in_weights(self.config))
 
 
-def name_of(model_size: str, models_dir: str, source: str) -> str:
-    """Return the name that was typed, or the hub's name of an official model. Raises UserError."""
-    try:
-        name = checked_model_name(model_size)
-    except ValueError as must_be:
-        raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
-    if source == "huggingface" and not os.path.isdir(local_folder(name, models_dir)):
-        return HUGGING_FACE.get(name, name)
-    return name
+def open_checkpoint(files: ModelFiles) -> Checkpoint:
+    """Read the settings of a complete folder. Raises UserError for one that is not honoured."""
+    path = files.path(files.settings_file)
+    config = read_config(path, files.raw_settings or read_object(path))
+    return Checkpoint(**vars(files), config=config, hparams=sizes_of(config))
 
 
-def checkpoint_of_hub(name: str, models_dir: str, weights: bool, refresh: bool) -> Checkpoint:
-    """Return the checkpoint in the hub's cache, after a download if it lacks a file. Raises UserError."""
-    cached = [] if refresh else [look(folder) for folder in hub.cached_folders(name)]
-    whole = [files for files in cached if not files.missing(weights)]
-    files = whole[0] if whole else look(hub.download(name, weights))
-    missing = files.missing(weights)
-    if missing:
-        raise lacking(missing, replace(files, names=hub.names_of_files(name)), name, models_dir)
-    return files
+def has_equal_vocabulary(folder: str, other: str) -> bool:
+    equal, *_ = filecmp.cmpfiles(folder, other, OPENAI_VOCABULARY, shallow=False)
+    return equal == [*OPENAI_VOCABULARY]
 
 
-def model_folder(name: str, models_dir: str) -> str:
-    """Return the folder of a model, which may not be there yet: its local folder, or one in the cache of Hugging Face's
-    library. Only a path leads out of these."""
-    in_cache = hub.cached_folders(name) if is_of_hub(name, models_dir) else []
-    return in_cache[0] if in_cache else local_folder(name, models_dir)
+def load_params(folder: str, hparams: dict, convert: Callable[[str, np.ndarray], Any] | None = None) -> dict:
+    """Read the weights of a complete folder -> the parameters of gpt2.gpt2. convert: see read_all. Raises UserError."""
+    return read_all(open_checkpoint(look(folder)).open_weights(hparams), convert)
 
 
-def check_path(name: str, local: str) -> None:
-    """Raise UserError for a path that is not a folder."""
-    if os.path.isfile(local):
-        raise UserError(f"{local} is a file: {instead_of_file(local)}")
-    if is_path(name) and not os.path.isdir(local):
-        raise UserError(f"{local} does not exist: give the folder of a model{broken_link(local)}")
-
-
-def instead_of_file(path: str) -> str:
-    """Return the advice for a file in the place of a model: its folder, if that file is read there, or how to make
-    one."""
-    folder, name = os.path.split(path)
-    if name in look(folder).weights:
-        return "give the folder that holds it, with the settings and tokens beside it"
-    row = first_row("weights", [name])
-    if row is None:
-        return other_file(path) or "give a folder with config.json, tokenizer.json and model.safetensors"
-    how = row[1].format(folder, folder)
-    needs_settings = how != row[1] and not os.path.isfile(os.path.join(folder, "config.json"))
-    return f"{how}; it needs config.json and the tokens beside it" if needs_settings else how
-
-
-def lacking(missing: dict, files: Checkpoint, name: str, models_dir: str) -> UserError:
-    """Return the error of a folder that lacks files, with advice. missing: of Checkpoint.missing."""
-    absent = [*chain(*missing.values())]
-    links = "".join(broken_link(files.path(file)) for file in absent)
-    names = files.names.difference(absent)  # a name may be that of a folder
-    local = local_folder(name, models_dir)
-    if names:
-        model = local if files.folder == local else name
-        remedy = advice(missing, names, model, local)
-    else:
-        remedy = unknown_model(name, models_dir)
-    return UserError(f"{files.folder} lacks {', '.join(absent)}{links}; {remedy}")
-
-
-def unknown_model(name: str, models_dir: str) -> str:
-    """Return the names that could have been meant: the official sizes, and the folders of models_dir."""
-    folders = sorted({path.parent.name for path in Path(models_dir).glob("*/*.json")})
-    said = f"unknown model size {name!r}: official models are {', '.join(MODEL_SIZES)}"
-    if folders:
-        said += f"; {models_dir} has {shorten(', '.join(folders), 200)}"
-    other = meant(name, [*MODEL_SIZES, *folders], OTHER_NAMES_OF_MODELS)
-    if other:
-        said += f"; did you mean {other}?"
-    return said
+def load_gpt2_params_from_tf_ckpt(tf_ckpt_path: str, hparams: dict) -> dict:
+    """Read models/124M/model.ckpt, for example -> the parameters of gpt2.gpt2. Raises UserError."""
+    return read_all(Weights(openai.read_index([f"{tf_ckpt_path}{end}" for end in TF_ENDS]), hparams))

@@ -20,7 +20,7 @@ import numpy as np
 
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints.disk import FileState, state_of
-from speculative.checkpoints.folder import Checkpoint, announce_downloads, find_checkpoint
+from speculative.checkpoints.folder import Checkpoint, announce_downloads, find_files, open_checkpoint
 from speculative.checkpoints.weights import by_threads, checkpoint_shapes, nested, parameter_count
 from speculative.drafters.user import NO_FUNCTIONS, Functions, check_parameters
 from speculative.engines import memory
@@ -212,9 +212,10 @@ class Models:
         else:
             size, dtype = self.wanted[role]
             target = None if role == "target" else self.spec("target")
-            files = find_checkpoint(size, self.models_dir, self.source, weights=False, refresh=self.refresh)
+            files = find_files(size, self.models_dir, self.source, weights=False, refresh=self.refresh)
+            checkpoint = open_checkpoint(files)
             other = (target.files, target.encoder) if target and target.files else None
-            spec = ModelSpec(role, size, files, dtype, files.load_encoder(other), files.hparams)
+            spec = ModelSpec(role, size, checkpoint, dtype, checkpoint.load_encoder(other), checkpoint.hparams)
             if target:
                 spec = drafting_for(target, spec)
         self.specs[role] = spec
@@ -265,7 +266,7 @@ def with_weights(models: Models, spec: ModelSpec) -> Checkpoint:
     assert spec.files
     if not spec.files.missing():
         return spec.files
-    return find_checkpoint(spec.size, models.models_dir, models.source)
+    return open_checkpoint(find_files(spec.size, models.models_dir, models.source))
 
 
 def read_weights(models: Models, specs: Sequence[ModelSpec], files: Checkpoint, in_place: bool) -> None:

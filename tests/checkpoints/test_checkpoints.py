@@ -30,7 +30,7 @@ from encoder import END_OF_TEXT
 from speculative.checkpoints import disk, hugging_face
 from speculative.checkpoints.advice import first_row, rows
 from speculative.checkpoints.config import load_hparams, say_what_is_not_applied
-from speculative.checkpoints.folder import load_params, look
+from speculative.checkpoints.folder import load_params, look, open_checkpoint
 from speculative.checkpoints.hugging_face import openai_name
 from speculative.checkpoints.names import TF_DATA, TF_INDEX
 from speculative.checkpoints.weights import Weights, read_all
@@ -51,7 +51,7 @@ def test_logits_are_what_the_settings_say(number, engine, tmp_path):
     name = ("config.json", "hparams.json")[number % 2]
     (folder / "config.json").rename(folder / name)
     hparams = load_hparams(folder / name)
-    weights = look(str(folder)).open_weights(hparams)
+    weights = open_checkpoint(look(str(folder))).open_weights(hparams)
     if engine == "jax":
         pytest.importorskip("jax")
     maker = make_engine(engine).maker(ModelSpec("target", "model", None, "float32", None, hparams), in_place=False)
@@ -134,19 +134,19 @@ def test_the_files_of_hugging_faces_libraries_count_beside_those_of_something_el
     (folder / "hparams.json").write_text(json.dumps(GPT2S))
     for name in ("encoder.json", "vocab.bpe"):
         (folder / name).write_bytes((TINY / name).read_bytes())
-    files = look(str(folder))
+    files = open_checkpoint(look(str(folder)))
     encoder, hparams = files.load_encoder(), files.hparams
     assert (hparams["n_head"], encoder.encode(END_OF_TEXT)) == (CONFIG["n_head"], [2047])
 
 
 def test_a_vocabulary_that_is_known_is_not_read_again(tiny_pair, tmp_path):
-    target = str(tiny_pair / "target")
-    encoder = look(target).load_encoder()
+    target = open_checkpoint(look(str(tiny_pair / "target")))
+    encoder = target.load_encoder()
     draft = shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
-    known = look(target), encoder
-    assert look(str(draft)).load_encoder(known) is encoder
+    known = target, encoder
+    assert open_checkpoint(look(str(draft))).load_encoder(known) is encoder
     (draft / "vocab.bpe").write_text((draft / "vocab.bpe").read_text().rstrip())
-    assert look(str(draft)).load_encoder(known) is not encoder
+    assert open_checkpoint(look(str(draft))).load_encoder(known) is not encoder
 
 
 def holding(value):

@@ -20,7 +20,7 @@ from servers import Server, served
 from tiny import ROOT, refusal
 
 from speculative.checkpoints import download, folder
-from speculative.checkpoints.folder import announce_downloads, find_checkpoint
+from speculative.checkpoints.folder import announce_downloads, find_files
 from speculative.checkpoints.names import TF_DATA, TF_INDEX
 from speculative.run import load
 from speculative.run.options import Options
@@ -209,17 +209,17 @@ def test_a_download_goes_on_beside_its_own_part_and_not_beside_weights_of_others
     asked = []
     monkeypatch.setattr(folder, "download_gpt2_files", lambda *given: asked.append(given))
     if is_ours:
-        find_checkpoint("124M", str(tmp_path))
+        find_files("124M", str(tmp_path))
         assert asked
     else:
-        assert "it has pytorch_model.bin" in refusal(find_checkpoint, "124M", str(tmp_path))
+        assert "it has pytorch_model.bin" in refusal(find_files, "124M", str(tmp_path))
 
 
 def test_the_total_is_that_of_all_weights_also_if_small_files_were_read(tmp_path, monkeypatch, capsys):
     o = Options(engine="numpy", models_dir=str(tmp_path))
     models = load.new_models_of(o, quiet=True)
     models.specs["target"] = Mock()  # its small files are open, as --fast asks for its size
-    monkeypatch.setattr(load, "find_checkpoint", Mock(side_effect=UserError("no network")))
+    monkeypatch.setattr(load, "find_files", Mock(side_effect=UserError("no network")))
     assert refusal(load.load, o, models) == "no network"
     assert "6.7 GB will be downloaded from" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ import pytest
 from tiny import flatten, python, refusal
 
 from speculative.checkpoints.config import load_hparams
-from speculative.checkpoints.folder import load_params, look
+from speculative.checkpoints.folder import load_params, look, open_checkpoint
 from speculative.checkpoints.weights import checkpoint_shapes
 from speculative.engines import formats
 from speculative.engines.c import pack_files
@@ -35,7 +35,7 @@ def saved(models, dtype="float32"):
     """-> the path of a new pack of the target, and its hparams."""
     folder = str(models / "target")
     hparams = load_hparams(f"{folder}/hparams.json")
-    files = look(folder)
+    files = open_checkpoint(look(folder))
     path = pack_files.path_of(files, str(models), dtype)
     pack_files.save(path, files.open_weights(hparams), hparams, dtype)
     return Path(path), hparams

@@ -15,6 +15,7 @@ from mistakes import SEEN, Mistakes, make
 from tiny import ROOT, flatten, refusal
 from tokenizer_files import write_tokenizer
 
+from encoder import get_encoder
 from speculative.checkpoints import (
     config,
     disk,
@@ -30,7 +31,7 @@ from speculative.checkpoints import (
 from speculative.checkpoints.config import check, settings_in_weights, sizes_of
 from speculative.checkpoints.disk import leave, note_of
 from speculative.checkpoints.download import finish
-from speculative.checkpoints.folder import find_checkpoint, vocabulary_of, weights_of
+from speculative.checkpoints.folder import find_files, vocabulary_of, weights_of
 from speculative.checkpoints.hugging_face import openai_name, read_file
 from speculative.checkpoints.names import TF_DATA, TF_INDEX, is_folder_name
 from speculative.checkpoints.openai import tensor_of
@@ -173,10 +174,11 @@ def check_absorbed_settings(place):
 
 
 def check_vocabulary(place):
-    encoder = folder.look(str(place.folder)).load_encoder()
+    encoder = folder.open_checkpoint(folder.look(str(place.folder))).load_encoder()
     assert [encoder.decode([i]) for i in encoder.encode("the inn")] == ["the", " ", "in", "n"]
     (place.folder / "hparams.json").write_text(json.dumps(place.hparams | {"n_vocab": 261}))
-    assert "n_vocab is 261" in refusal(folder.look(str(place.folder)).load_encoder)
+    changed = folder.open_checkpoint(folder.look(str(place.folder)))
+    assert "n_vocab is 261" in refusal(changed.load_encoder)
 
 
 def check_end_tokens(place):
@@ -209,9 +211,9 @@ def check_names_lead_nowhere(place):
 
 
 def check_incomplete_folder(place):
-    assert "lacks model.safetensors" in refusal(folder.find_checkpoint, str(place.folder), ".", weights=False)
+    assert "lacks model.safetensors" in refusal(folder.find_files, str(place.folder), ".", weights=False)
     models_dir = str(place.folder.parent)
-    assert "unknown model size 'tinny'" in refusal(folder.find_checkpoint, "tinny", models_dir)
+    assert "unknown model size 'tinny'" in refusal(folder.find_files, "tinny", models_dir)
 
 
 def check_sum(place):
@@ -367,7 +369,7 @@ def changes_the_last_layer_norm_as_wte(config):
 
 @mistakes.plant(check_vocabulary, folder.Checkpoint, "load_encoder")
 def takes_any_number_of_tokens(self, other=None):
-    return folder.read_openai_encoder(self.folder)
+    return get_encoder(self.folder, "")
 
 
 @mistakes.plant(check_end_tokens, tokenizer_files, "end_tokens")
@@ -400,10 +402,10 @@ def takes_two_lines(name):
     return is_folder_name(name.replace("\n", " "))
 
 
-@mistakes.plant(check_incomplete_folder, folder, "find_checkpoint")
+@mistakes.plant(check_incomplete_folder, folder, "find_files")
 def lets_weights_be_missing(model_size, models_dir, source="openai", weights=True, refresh=False):
     files = folder.look(folder.local_folder(model_size, models_dir))
-    return find_checkpoint(model_size, models_dir) if files.missing(weights) else files
+    return find_files(model_size, models_dir) if files.missing(weights) else files
 
 
 @mistakes.plant(check_sum, download, "finish")

@@ -92,7 +92,7 @@ def output(command, pair_words, monkeypatch, tmp_path):
     (tmp_path / "text.txt").write_text("the thing in")
     for name in ("verify", "interact", "pack", "score", "show_score"):
         monkeypatch.setattr(modes, name, lambda *given, name=name, **more: print("calls", name))
-    monkeypatch.setattr(load, "find_checkpoint", find_checkpoint)
+    monkeypatch.setattr(load, "find_files", find_files)
 
     def output(words):
         given = {word.partition("=")[0] for word in words}
@@ -105,11 +105,11 @@ def output(command, pair_words, monkeypatch, tmp_path):
     return output
 
 
-def find_checkpoint(size, *given, refresh=False, **how):
+def find_files(size, *given, refresh=False, **how):
     """The same, which prints whether a newer model is asked for. of_hub/draft is the draft."""
     if refresh:
         print("refreshed")
-    return folder.find_checkpoint(size.removeprefix("of_hub/"), *given, **how)
+    return folder.find_files(size.removeprefix("of_hub/"), *given, **how)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
