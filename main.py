@@ -10,9 +10,8 @@ if __name__ == "__main__":
     import speculative.support.early  # noqa: F401  # Ctrl-C during the imports below is one line
 
 from speculative.cli.command import choose_prompts, direct_output, read_command, read_options
-from speculative.cli.display import Screen
+from speculative.cli.display import Screen, show_report
 from speculative.cli.modes import other_mode
-from speculative.cli.outcome import show_report
 from speculative.report.document import has_document, has_report
 from speculative.report.record import RunRecord
 from speculative.report.turns import timed_turns

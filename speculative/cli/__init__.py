@@ -1,2 +1,2 @@
-"""From the words that were typed to the lines that are printed: words.py reads them, command.py makes options of them,
-display.py prints the blog's lines while both decoders run, outcome.py the lines after them."""
+"""From the words that were typed to the lines that are printed: command.py reads them and makes options of
+them, display.py prints the blog's lines while both decoders run, and ours after them."""

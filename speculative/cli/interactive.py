@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from speculative.cli.command import DASHES, SWITCHES, Given
+from speculative.cli.display import show_ending
 from speculative.cli.help import CHOICES, LIVE, SESSION_COMMANDS, session_help, value_in_words, wrapped
-from speculative.cli.outcome import show_ending
-from speculative.cli.words import DASHES, SWITCHES, Given
 from speculative.report.record import RunRecord
 from speculative.run.options import FIELDS, SHORT, Options
 from speculative.run.session import Session

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from speculative.cli.command import choose_prompts
-from speculative.cli.display import show
+from speculative.cli.display import show, show_score
 from speculative.cli.interactive import Decode, interact
-from speculative.cli.outcome import show_score
 from speculative.report.document import naming_run, read_record
 from speculative.report.make_record import line_of_session
 from speculative.report.page import page

@@ -13,7 +13,7 @@ import pytest
 from tiny import refusal, type_in
 
 from speculative import __main__, load_pair
-from speculative.cli import words
+from speculative.cli import command
 
 FILE = Path(__file__).with_name("refusals.txt")
 REFUSED = re.findall("^([$>]) (.*)\n(.*)", FILE.read_text(), re.MULTILINE)
@@ -107,4 +107,4 @@ def test_python_is_refused_in_its_own_words(call, said, pair):
 
 
 def test_the_commands_that_a_mistyped_one_gets_are_those_that_there_are():
-    assert {*words.COMMANDS} == {*__main__.COMMANDS}
+    assert {*command.COMMANDS} == {*__main__.COMMANDS}

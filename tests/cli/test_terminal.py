@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from tiny import MAIN, ROOT, refusal
 
+from speculative.cli.display import show_ending
 from speculative.cli.interactive import Conversation, completions, history_file, interact
-from speculative.cli.outcome import show_ending
 from speculative.run.options import FIELDS, Options
 
 pytest.importorskip("readline")

@@ -13,8 +13,8 @@ import pytest
 from page_runs import HOSTILE, POLICY, PROMPT, SAMPLED, origins_of, policy_of, run_of, with_prompt_and_text
 from tiny import ROOT
 
+from speculative.cli.command import read_words
 from speculative.cli.modes import replay
-from speculative.cli.words import read_words
 from speculative.report.close_up import VISIBLE
 from speculative.report.document import from_json, read_run
 from speculative.report.page import FAST, command, page, page_data

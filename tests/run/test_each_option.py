@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from speculative.checkpoints import folder
-from speculative.cli import modes, outcome
+from speculative.cli import display, modes
 from speculative.report import turns
 from speculative.run import load
 from speculative.run.options import DEMO, FIELDS
@@ -87,7 +87,7 @@ WITHOUT: dict[str, str] = {}  # {words: the output of the run with these alone},
 def output(command, pair_words, monkeypatch, tmp_path):
     """words -> all that main.py prints, without its times."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps, however long the engine's name is
+    monkeypatch.setattr(display, "MOST_COLUMNS", 10_000)  # no line wraps, however long the engine's name is
     monkeypatch.setenv("COLUMNS", "10000")
     (tmp_path / "text.txt").write_text("the thing in")
     for name in ("verify", "interact", "pack", "score", "show_score"):
@@ -137,7 +137,7 @@ def test_every_option_has_such_a_row():
 def test_the_ending_of_a_few_tokens_has_five_lines_at_most(waited, command, monkeypatch):
     monkeypatch.setattr(turns, "seconds_waited", count(0.0, waited).__next__)
     monkeypatch.setitem(DEMO, "target_model_size", "padded-target")  # which has a note of its own
-    monkeypatch.setattr(outcome, "MOST_COLUMNS", 10_000)  # no line wraps
+    monkeypatch.setattr(display, "MOST_COLUMNS", 10_000)  # no line wraps
     monkeypatch.setenv("COLUMNS", "10000")
     status, out, _ = command("--demo", "-n", "5")
     assert status == 0

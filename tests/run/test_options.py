@@ -12,10 +12,9 @@ from tiny import refusal
 
 import main
 from speculative import load_pair
-from speculative.cli.command import USAGE, read_command, read_options
+from speculative.cli.command import USAGE, read_command, read_options, read_words
 from speculative.cli.help import help_text, session_help, wrapped
 from speculative.cli.interactive import WELCOME, read_changes
-from speculative.cli.words import read_words
 from speculative.cli.workbench import options_of
 from speculative.filters import Filters
 from speculative.run.options import CONFLICTS, DEMO, FIELDS, NO_EFFECT, ModelOptions, Options

@@ -14,8 +14,8 @@ import pytest
 from tiny import MAIN, ROOT, decoded, refusal, tokens_of
 
 from speculative.cli import modes
+from speculative.cli.command import read_words
 from speculative.cli.modes import replay
-from speculative.cli.words import read_words
 from speculative.run.decode import DECODERS
 from speculative.run.options import Options
 from speculative.support.files import check_outputs, standard_output, write_text
