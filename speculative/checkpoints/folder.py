@@ -167,28 +167,22 @@ def look(folder: str, may_be_padded: bool = True) -> ModelFiles:
     settings = "config.json" if "config.json" in names else "hparams.json"
     path = os.path.join(folder, settings)
     content = read_object(path) if os.path.isfile(path) else {}
-    small = None
+    forms = [form for form in VOCABULARIES[settings] if names.intersection(form)]
+    tokens = forms[0] if forms else OPENAI_VOCABULARY
     name = content.get("padded_from", "")
-    if may_be_padded and is_name(name):  # a folder beside this one
-        small = look(os.path.join(os.path.dirname(os.path.abspath(folder)), name), may_be_padded=False)
-    weights = [small.path(name) for name in small.weights] if small else weights_of(folder, names)
-    return ModelFiles(folder, names, settings, content, vocabulary_of(names, settings), weights, small)
+    if may_be_padded and is_name(name):
+        models_dir = os.path.dirname(os.path.abspath(folder))
+        small = look(os.path.join(models_dir, name), may_be_padded=False)
+        weights = [small.path(name) for name in small.weights]
+    else:
+        small = None
+        weights = weights_of(folder, names)
+    return ModelFiles(folder, names, settings, content, tokens, weights, small)
 
 
 def is_name(name: object) -> bool:
     """Return True for the name of a file or folder that leads nowhere else."""
     return isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) is not None
-
-
-def vocabulary_of(names: set[str], settings: str) -> Sequence[str]:
-    """Return the names of the files that hold the tokens, or should: those of the program that wrote the settings."""
-    forms = [*VOCABULARIES]
-    if settings == "config.json":  # Hugging Face's come before OpenAI's
-        forms = [*VOCABULARIES[1:], OPENAI_VOCABULARY]
-    for form in forms:
-        if names.intersection(form):
-            return form
-    return OPENAI_VOCABULARY
 
 
 def weights_of(folder: str, names: set[str]) -> list[str]:

@@ -52,18 +52,18 @@ def read_index(paths: Sequence[str]) -> Index:
     if heads:
         named = one_line(", ".join(sorted(heads)))
         print(f"{paths[0]}: left out, since the text does not depend on it: {named}", file=sys.stderr)
-    leave_out_output_matrix(tensors)
+    if "lm_head/w" in tensors:
+        leave_out_output_matrix(tensors)
     return tensors
 
 
 def leave_out_output_matrix(tensors: Index) -> None:
     """Leave out lm_head, GPT-2's output matrix: some files hold wte once more under that name, or under that name
     alone. Raises UserError if it is another matrix."""
-    if "lm_head/w" in tensors:
-        lm_head = tensors.pop("lm_head/w")
-        wte = tensors.setdefault("wte", lm_head)
-        if not np.array_equal(array_of(lm_head, "lm_head"), array_of(wte, "wte")):
-            raise bad_file(lm_head.file.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
+    lm_head = tensors.pop("lm_head/w")
+    wte = tensors.setdefault("wte", lm_head)
+    if not np.array_equal(array_of(lm_head, "lm_head"), array_of(wte, "wte")):
+        raise bad_file(lm_head.file.path, "lm_head.weight is not wte.weight, so this is not a GPT-2")
 
 
 def read_file(path: str) -> tuple[Index, dict]:

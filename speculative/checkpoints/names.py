@@ -7,6 +7,7 @@ a model of the hub.
 import os
 import re
 import unicodedata
+from itertools import chain
 from pathlib import PureWindowsPath
 
 from speculative.support.errors import WrongValue
@@ -46,14 +47,19 @@ SHA256 = {
 # ---- The files of any model: of several forms the first that a folder has is read -----------------------------------
 
 OPENAI_VOCABULARY = ("encoder.json", "vocab.bpe")
-VOCABULARIES = (OPENAI_VOCABULARY, ("tokenizer.json",), ("vocab.json", "merges.txt"))
+HUGGING_FACE_VOCABULARIES = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+# The forms of tokens beside a file of settings: first those of the program that wrote it.
+VOCABULARIES = {
+    "config.json": (*HUGGING_FACE_VOCABULARIES, OPENAI_VOCABULARY),
+    "hparams.json": (OPENAI_VOCABULARY, *HUGGING_FACE_VOCABULARIES),
+}
 OPTIONAL = ("tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "generation_config.json")
 SAFETENSORS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"  # names the files that belong together
 USUAL_WEIGHTS = ([SAFETENSORS], [TF_INDEX, TF_DATA])
 
 # The files of the hub that are read here.
-SMALL_NAMES = ["config.json", "hparams.json", *OPTIONAL, *(name for form in VOCABULARIES for name in form)]
+SMALL_NAMES = [*VOCABULARIES, *OPTIONAL, *chain.from_iterable(VOCABULARIES["hparams.json"])]
 WEIGHT_NAMES = [SAFETENSORS, SHARDS, "model-*-of-*.safetensors"]
 
 # ---- The name that is typed ------------------------------------------------------------------------------------------

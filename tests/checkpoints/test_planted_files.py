@@ -31,9 +31,9 @@ from speculative.checkpoints import (
 from speculative.checkpoints.config import check, settings_in_weights, sizes_of
 from speculative.checkpoints.disk import leave, note_of
 from speculative.checkpoints.download import finish
-from speculative.checkpoints.folder import find_files, vocabulary_of, weights_of
+from speculative.checkpoints.folder import find_files, look, weights_of
 from speculative.checkpoints.hugging_face import openai_name, read_file
-from speculative.checkpoints.names import TF_DATA, TF_INDEX, is_folder_name
+from speculative.checkpoints.names import OPENAI_VOCABULARY, TF_DATA, TF_INDEX, is_folder_name
 from speculative.checkpoints.openai import tensor_of
 from speculative.checkpoints.tokenizer_files import end_tokens
 from speculative.checkpoints.weights import as_float32, check_names, check_shapes
@@ -279,8 +279,7 @@ def takes_transposed_tensors(index, shapes):
 
 @mistakes.plant(check_output_matrix, hugging_face, "leave_out_output_matrix")
 def takes_any_output_matrix(tensors):
-    if "lm_head/w" in tensors:
-        tensors.setdefault("wte", tensors.pop("lm_head/w"))
+    tensors.setdefault("wte", tensors.pop("lm_head/w"))
 
 
 @mistakes.plant(check_note, disk, "note_of")
@@ -377,9 +376,9 @@ def ends_at_the_tokenizers_alone(files, named, tokenizer, n_vocab):
     return end_tokens(files, named, tokenizer, n_vocab)[:1]
 
 
-@mistakes.plant(check_forms, folder, "vocabulary_of")
-def takes_openais_tokens_first(names, settings):
-    return vocabulary_of(names, "hparams.json")
+@mistakes.plant(check_forms, folder, "look")
+def takes_openais_tokens_first(folder, may_be_padded=True):
+    return replace(look(folder, may_be_padded), vocabulary_files=OPENAI_VOCABULARY)
 
 
 @mistakes.plant(check_forms, folder, "weights_of")
