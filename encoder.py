@@ -180,20 +180,14 @@ def get_encoder(model_size, models_dir):
     """
     path = Path(models_dir) / model_size / "encoder.json"
     try:
-        vocab = read_vocab(path)
+        vocab = json.loads(path.read_text(encoding="utf-8"))
+        ids = [*vocab.values()] if isinstance(vocab, dict) else [None]
+        if not {*map(type, ids)} <= {int} or sorted(ids) != [*range(len(ids))]:
+            raise ValueError("should be an object that gives each token an id, from 0 on")
         path = path.with_name("vocab.bpe")
         return Encoder(vocab, read_pairs(path, vocab))
     except (OSError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error!s:.200}") from None
-
-
-def read_vocab(path):
-    """{token: id} of an encoder.json."""
-    vocab = json.loads(path.read_text(encoding="utf-8"))
-    ids = [*vocab.values()] if isinstance(vocab, dict) else [None]
-    if not {*map(type, ids)} <= {int} or sorted(ids) != [*range(len(ids))]:
-        raise ValueError("should be an object that gives each token an id, from 0 on")
-    return vocab
 
 
 def read_pairs(path, vocab):
