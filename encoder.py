@@ -111,13 +111,9 @@ class Encoder:
                 ids += self.encode_word(word)
         return ids
 
-    def to_bytes(self, ids):
-        """The tokens' bytes, one after the other."""
-        return b"".join([self.id_to_bytes[i] for i in ids])
-
     def decode(self, ids):
         """The text of the ids. Bytes that are not UTF-8 (a character may be cut in two) become U+FFFD."""
-        return self.to_bytes(ids).decode("utf-8", "replace")
+        return b"".join([self.id_to_bytes[i] for i in ids]).decode("utf-8", "replace")
 
 
 def ranked(pairs, vocab):
@@ -152,7 +148,7 @@ class StreamDecoder:
             self.stopped = self.stopped or i in self.ends
             if self.stopped:
                 break
-            self.waiting += self.encoder.to_bytes([i])
+            self.waiting += self.encoder.id_to_bytes[i]
             self.stopped = self.waiting.startswith(self.stops, self.first_stop())
         n = self.first_stop(whole=self.stopped)
         given, self.waiting = self.waiting[:n], self.waiting[n:]

@@ -196,7 +196,7 @@ def vocabulary(inputs: Texts, records: Sequence[DecoderRecord], encoder: Encoder
 
 def names_of(tokens: Iterable[int], encoder: Encoder) -> dict[int, str]:
     """Return the text of each token: of a part of a character its bytes, as \\xNN."""
-    return {token: encoder.to_bytes([token]).decode("utf-8", "backslashreplace") for token in sorted(tokens)}
+    return {token: encoder.id_to_bytes[token].decode("utf-8", "backslashreplace") for token in sorted(tokens)}
 
 
 def tokens_beside(step: TextStep) -> set[int]:
