@@ -12,7 +12,6 @@ if __name__ == "__main__":
 from speculative.cli.command import choose_prompts, direct_output, read_command, read_options
 from speculative.cli.display import Screen, show_report
 from speculative.cli.modes import other_mode
-from speculative.report.document import has_document, has_report
 from speculative.report.record import RunRecord
 from speculative.report.turns import timed_turns
 from speculative.run.options import Options
@@ -44,7 +43,7 @@ def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord
     records = []  # one for each decoder
     with Screen(o, names, prompts) as screen:
         turns = timed_turns(
-            session, prompts, o.n_tokens_to_generate, names, screen.show_step, has_document(o), has_report(o)
+            session, prompts, o.n_tokens_to_generate, names, screen.show_step, o.has_document, o.has_report
         )
         for record in turns:
             screen.show_record(record)  # the blog's lines

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from speculative.report import ending, score_words, tables
-from speculative.report.document import has_report, write_run
+from speculative.report.document import write_run
 from speculative.report.make_record import make_record
 from speculative.report.page import ORIGINS, page
 from speculative.report.record import DecoderRecord, RunRecord
@@ -149,7 +149,7 @@ def show_report(session: Session[Options], prompts: list[str], records: list[Dec
     nothing to show, and no record.
     """
     o = session.options
-    if not has_report(o):
+    if not o.has_report:
         return None
     record = make_record(session, prompts, records)
     if o.json:

@@ -11,10 +11,9 @@ from speculative.cli.interactive import Decode, interact
 from speculative.report.document import naming_run, read_record
 from speculative.report.make_record import line_of_session
 from speculative.report.page import page
-from speculative.report.record import RunRecord
+from speculative.report.record import RunRecord, ScoreRecord
 from speculative.report.score import score
 from speculative.report.score_page import score_page
-from speculative.report.score_record import ScoreRecord
 from speculative.run.load import new_models_of, spelled_out, write_packs
 from speculative.run.options import Options
 from speculative.run.plan import make_plan

@@ -13,10 +13,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from speculative.report import ending
 from speculative.report.advice import advice
-from speculative.report.record import Account, Comparison, Figures, Predictions, RunRecord, Sample
-from speculative.report.score_record import ScoreRecord
+from speculative.report.record import Account, Comparison, Figures, Predictions, RunRecord, Sample, ScoreRecord
 from speculative.report.score_words import summary
-from speculative.run.options import Options
 from speculative.support.errors import UserError
 from speculative.support.files import write_json, write_json_lines
 from speculative.support.texts import has_json_lines, read_text
@@ -86,16 +84,6 @@ def lines_of_tokens(score: ScoreRecord) -> Iterator[dict]:
             if model.chances:
                 line[f"chance_{model.role}"] = model.chances[i]
         yield line
-
-
-def has_report(o: Options) -> bool:
-    """Return True if these options show or write more of a run than the blog's lines."""
-    return bool(o.html or o.json or not o.quiet)
-
-
-def has_document(o: Options) -> bool:
-    """Return True if these options write all of a run to a file: as a page, or as a document."""
-    return bool(o.html or (o.json and not has_json_lines(o.json)))
 
 
 def lines_of_texts(record: RunRecord) -> Iterator[dict]:

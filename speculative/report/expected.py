@@ -21,7 +21,7 @@ from speculative.report.doubt import is_quiet
 from speculative.report.figures import costs_of, leviathan_tokens
 from speculative.report.measuring import candidates, sizes_to_time, time_by_text
 from speculative.report.predictions import KS, costs_of_windows, mean_decode
-from speculative.report.score_record import Expected
+from speculative.report.record import Expected
 from speculative.report.simulate import KnownText, Prices
 from speculative.run.score import TokenScores, excerpts
 from speculative.run.session import Session

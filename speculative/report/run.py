@@ -11,8 +11,7 @@ from speculative.report import ending
 from speculative.report.document import to_json, write_run
 from speculative.report.make_record import make_record
 from speculative.report.page import page
-from speculative.report.record import RunRecord
-from speculative.report.score_record import ScoreRecord
+from speculative.report.record import RunRecord, ScoreRecord
 from speculative.report.turns import timed_turns
 from speculative.run.options import Options
 from speculative.run.session import Session

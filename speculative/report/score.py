@@ -11,9 +11,9 @@ from speculative.blog.encoder import StreamDecoder
 from speculative.report.document import lines_of_tokens, score_to_json, write_score
 from speculative.report.expected import Timings, betas, expected, specs_with_models, time_costs
 from speculative.report.make_record import machine, models_of, names_of, public_options, rule_of
+from speculative.report.record import ScoredModel, ScoreRecord
 from speculative.report.run import Written
 from speculative.report.score_page import score_page
-from speculative.report.score_record import ScoredModel, ScoreRecord
 from speculative.report.score_words import summary
 from speculative.rules import TOKEN
 from speculative.run.score import TokenScores, score_tokens, text_ids

@@ -8,7 +8,7 @@ from speculative.report import tables
 from speculative.report.advice import best_setting
 from speculative.report.close_up import VISIBLE
 from speculative.report.page import WEB, command, every_option, fill
-from speculative.report.score_record import ScoredModel, ScoreRecord
+from speculative.report.record import ScoredModel, ScoreRecord
 from speculative.report.words import functions_used
 
 STYLES = [WEB / "page.css", WEB / "score.css"]

@@ -7,7 +7,7 @@ from statistics import pstdev
 from speculative.report.advice import best_setting
 from speculative.report.doubt import NOISE
 from speculative.report.ending import what_runs
-from speculative.report.score_record import ScoredModel, ScoreRecord
+from speculative.report.record import ScoredModel, ScoreRecord
 from speculative.report.tables import Row
 from speculative.report.words import times
 

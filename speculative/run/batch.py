@@ -157,7 +157,7 @@ class Batch:
         # The target comes first, then its drafter's model, then the model that drafts for that one.
         self.loaded = {role: setup.loaded[role] for role in setup.plan.roles}
         self.seats = [Seat(self.loaded) for _ in range(n_seats)]
-        self.logs = {role: new_log() for role in setup.plan.filtered_roles}  # logs of the calls for all texts
+        self.logs = {role: new_log() for role in setup.plan.filters}  # logs of the calls for all texts
 
     def rounds(
         self, decoder: str, inputs: Sequence, N: int, rngs: Sequence, is_stopped: Callable[[int], bool]

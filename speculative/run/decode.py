@@ -98,8 +98,8 @@ def new_models(setup: Setup, loaded: Loaded) -> dict[str, Any]:
     models: dict[str, Any] = {}
     for role in plan.roles:
         models[role] = loaded[role]
-        if role in plan.filtered_roles:
-            models[role] = setup.new_model(loaded[role], plan.filters(role), role)
+        if role in plan.filters:
+            models[role] = setup.new_model(loaded[role], plan.filters[role], role)
     return models
 
 

@@ -29,6 +29,7 @@ from speculative.run.values import (
     whole,
 )
 from speculative.support.errors import Option, UserError, unknown_option
+from speculative.support.texts import has_json_lines
 
 T = TypeVar("T")
 
@@ -157,6 +158,16 @@ class Options(ModelOptions):
     pack: bool = switch(
         "write the packed weights to the disk, and end; later runs begin sooner")
 # fmt: on
+
+    @property
+    def has_report(self) -> bool:
+        """Whether more of a run is shown or written than the blog's lines."""
+        return bool(self.html or self.json or not self.quiet)
+
+    @property
+    def has_document(self) -> bool:
+        """Whether all of a run is written to a file: as a page, or as a document."""
+        return bool(self.html or (self.json and not has_json_lines(self.json)))
 
 
 MODES = ("text", "verify", "score", "serve", "pack")  # options that ask for something in place of the run

@@ -4,7 +4,7 @@ Options are the request, a plan is the run to come. Combinations of options that
 that are wrong by their names alone, in options.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -33,7 +33,7 @@ class Plan:
         roles           target, heads, ngram    all that is loaded
         network_roles   target                  those that are read from a checkpoint, or made from one
         loaded_parts    heads, ngram            those specs whose drafter loads something of its own
-        filtered_roles  target, ngram           the models, from whose logits filters make distributions
+        filters         target, ngram           the models, from whose logits filters make distributions
     """
 
     levels: Sequence[Sequence[DrafterSpec]]  # the drafter's, from the outermost in
@@ -50,16 +50,13 @@ class Plan:
     roles: list[str]  # the names under which models and other parts are loaded, the target first
     network_roles: list[str]  # the roles whose networks have weights: see MODEL_ROLES
     loaded_parts: Sequence[DrafterSpec]  # the drafters that load something of their own, under their names
-    filtered_roles: list[str]  # the roles to which filters apply: networks, and loaded parts that are models
+    filters: Mapping[str, Filters]  # by role, of the networks and of those loaded parts that are models
     is_greedy: bool
     depends_on_times: bool  # whether some K is chosen by measured times, so that the seed does not decide the text
 
     def target_of(self, level: int) -> str:
         """The role of the model for which a level drafts: the target, or the model of the level around it."""
         return self.levels[level - 1][0].role if level else "target"
-
-    def filters(self, role: str) -> Filters:
-        return self.target_filters if role == "target" else self.draft_filters
 
     def rng(self, number: int) -> np.random.Generator:
         """The random numbers of a decoder's text. Text 0 has those of the blog."""
@@ -86,13 +83,15 @@ def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIO
     network_roles = [role for role in roles if role in MODEL_ROLES]
     loaded_parts = [spec for spec in specs if spec.load]
     other_models = [spec.name for spec in loaded_parts if spec.has_model]
+    of_target = target_filters(o)
+    of_drafts = draft_filters(o)
     plan = Plan(
         levels=levels,
         Ks=Ks,
         tree=o.tree or (),
         rule=rule,
-        target_filters=target_filters(o),
-        draft_filters=draft_filters(o),
+        target_filters=of_target,
+        draft_filters=of_drafts,
         seed=o.seed,
         stop=o.stop,
         special=o.special,
@@ -101,7 +100,7 @@ def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIO
         roles=roles,
         network_roles=network_roles,
         loaded_parts=loaded_parts,
-        filtered_roles=[*network_roles, *other_models],
+        filters=dict.fromkeys([*network_roles, *other_models], of_drafts) | {"target": of_target},
         is_greedy=o.temperature == 0,
         depends_on_times="auto" in Ks,
     )

@@ -79,8 +79,8 @@ def scoring_models(session: Session) -> dict[str, Model]:
     """Return the models by role, with their temperature and filters. A copy of the target has a cache of its own here,
     so that its scores are those of a model in its format."""
     models = {}
-    for role in session.plan.filtered_roles:
-        models[role] = session.setup.new_model(session.models[role], session.plan.filters(role), role)
+    for role, filters in session.plan.filters.items():
+        models[role] = session.setup.new_model(session.models[role], filters, role)
     return models
 
 

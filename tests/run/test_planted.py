@@ -25,7 +25,7 @@ from speculative.run.decode import Text, decode, most_drafts, new_loop
 from speculative.run.load import Models, Wanted, fast_drafter, load_weights, read_weights, wanted_models
 from speculative.run.load import load as load_models
 from speculative.run.options import DEMO, FIELDS, ModelOptions, Options, make_options, read_values
-from speculative.run.plan import Plan, draft_filters, make_plan, one_K_a_level, target_filters
+from speculative.run.plan import draft_filters, make_plan, one_K_a_level, target_filters
 from speculative.run.prompts import PromptReader
 from speculative.run.session import Session
 from speculative.run.steps import Times
@@ -476,9 +476,9 @@ def keeps_tokens_after_the_stop(self, step, chances=None):
     return text_step
 
 
-@mistakes.plant(check_draft_filters, Plan, "filters")
-def has_the_targets_filters(self, role):
-    return self.target_filters
+@mistakes.plant(check_draft_filters, plan, "draft_filters")
+def has_the_targets_filters(o):
+    return target_filters(o)
 
 
 @mistakes.plant(check_lookahead_of_each_level, decode_module, "most_drafts")

@@ -70,7 +70,7 @@ PLANNED = [
     Row("drafter", "int8/ngram+model", attrgetter("roles"), ["target", "draft"], ["target", "int8", "ngram", "draft"]),
     Row("drafter", "int8/ngram+model", attrgetter("network_roles"), ["target", "draft"], ["target", "int8", "draft"]),
     Row("drafter", "heads+ngram", lambda plan: [spec.name for spec in plan.loaded_parts], [], ["heads", "ngram"]),
-    Row("drafter", "heads+ngram", attrgetter("filtered_roles"), ["target", "draft"], ["target", "ngram"]),
+    Row("drafter", "heads+ngram", lambda plan: [*plan.filters], ["target", "draft"], ["target", "ngram"]),
     Row("tree", "2,1", attrgetter("tree"), (), (2, 1)),
     Row("tree", "2,1", both("temperature"), (0.0, 0.0), (0.0, 1.0)),
     Row("tree", "2,1", both("temperature"), (0.5, 0.5), (0.5, 0.5), {"temperature": "0.5"}),
