@@ -3,20 +3,25 @@
     a+b  is a, or b if a has nothing to propose
     a/b  is a, for which b drafts (staged.py): two levels, a the outer one; + binds closer than /
 
-To add a drafter, write a file with a SPEC in it, and add that to DRAFTERS.
+To add a drafter, write a file with a class in it, and add an object of that to DRAFTERS.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
-from speculative.drafters import heads, lookup, model, ngram, quantized
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Drafter
+from speculative.drafters.heads import HeadsOfTarget
+from speculative.drafters.lookup import PromptLookup
+from speculative.drafters.model import Copy, DraftModel
+from speculative.drafters.ngram import NGram
+from speculative.engines.formats import FORMATS
 from speculative.support.errors import Option, UserError, did_you_mean
 
-DRAFTERS = {spec.name: spec for spec in (model.SPEC, *quantized.SPECS, lookup.SPEC, ngram.SPEC, heads.SPEC)}
+COPIES = [Copy(format) for format in [*FORMATS][1:]]  # all but float32
+DRAFTERS = {drafter.name: drafter for drafter in (DraftModel(), *COPIES, PromptLookup(), NGram(), HeadsOfTarget())}
 
 
-def parse_drafter(text: str, functions: Mapping[str, DrafterSpec], trees: bool) -> list[list[DrafterSpec]]:
+def parse_drafter(text: str, functions: Mapping[str, Drafter], trees: bool) -> list[list[Drafter]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. trees: whether it is to draft
     trees. Raises UserError."""
     specs = {**DRAFTERS, **functions}
@@ -46,7 +51,7 @@ def names_with(part: str) -> str:
     return ", ".join(name for name, spec in DRAFTERS.items() if getattr(spec, part))
 
 
-def spec_named(name: str, specs: Mapping) -> DrafterSpec:
+def spec_named(name: str, specs: Mapping) -> Drafter:
     """Return the spec of a name. Raises UserError."""
     if name not in specs:
         fault = f"{name!r:.80} is unknown" if name else "lacks a name, as a + or a / joins two"

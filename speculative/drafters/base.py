@@ -1,9 +1,8 @@
-"""The entry by which a file of this folder declares a drafter, the context from which a drafter is made, and the
-reading of a user's functions' results."""
+"""The class that the drafters of this folder extend, the context in which one drafts, and the reading of a user's
+functions' results."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,7 +16,7 @@ DraftTree = Callable[..., Tree]  # draft(x, widths)
 
 
 class Context(NamedTuple):
-    """The decode that a drafter is made for."""
+    """The decode that drafts are for."""
 
     n_vocab: int
     rng: np.random.Generator  # the decoder's own: a second generator of the same seed would draw the same numbers
@@ -26,30 +25,42 @@ class Context(NamedTuple):
     models: Mapping[str, Any]  # by role
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrafterSpec:
-    """One way to draft: an entry of the registry."""
+class Loading(Protocol):
+    """The part of a session's models that a drafter loads from (run/load.Models)."""
+
+    ngram_text: str | None  # the file in which n-grams are counted
+
+    def spec(self, role: str) -> Any:
+        """Return the small files of a model (run/load.ModelSpec)."""
+
+    def __getitem__(self, role: str) -> Any:
+        """Return a network that is loaded."""
+
+
+class Drafter:
+    """One way to draft: a class for each, and an object of it in the registry."""
 
     name: str
+    phrase = ""  # its name in a sentence; "" is the name itself
+    mark = ""  # the letter at its drafts on a page, where several drafters proposed
+    role = ""  # in Context.models: "draft", the format of a copy such as "int8", or its own name; "" if it has no model
+    has_model = False  # whether models[role] is a model(x, n_last), for which another drafter may draft
+    needs_weights = False  # whether it needs the target's weights, which a user's function has not
+    not_on_jax = ""  # the reason why it cannot draft with --engine jax
+    scale = 0.6  # how far its margins are usually off: the s of learned.py to begin with
 
-    # How it drafts.
-    chain: Callable[[Context], Draft]
+    # Methods that some drafters have:
     tree: Callable[[Context], DraftTree] | None = None
     # with the size of the vocabulary, if drafts depend on x alone: predictions then ask it again about a decoded text
     by_text: Callable[[int], Draft] | None = None
-    scale: float = 0.6  # how far its margins are usually off: the s of learned.py to begin with
+    load: Callable[[Loading], Any] | None = None  # -> Context.models[name], before any network is read
 
-    # The model and the parts that it drafts with.
-    role: str = ""  # in Context.models: "draft", the format of a copy such as "int8", or its own name; "" if none
-    has_model: bool = False  # whether models[role] is a model(x, n_last), for which another drafter may draft
-    needs_weights: bool = False  # whether it needs the target's weights, which a user's function has not
-    load: Callable | None = None  # load(models) -> Context.models[name], before any network is read
-    check: Callable | None = None  # check(the result of load, models): UserError if it is for other networks
-    not_on_jax: str = ""  # the reason why it cannot draft with --engine jax
+    def chain(self, context: Context) -> Draft:
+        """Return draft(x, k) for a decode."""
+        raise NotImplementedError
 
-    # Its names.
-    phrase: str = ""  # its name in a sentence; "" is the name itself
-    mark: str = ""  # the letter at its drafts on a page, where several drafters proposed
+    def check(self, loaded: Any, models: Loading) -> None:
+        """Raise UserError if the result of load is for other networks than these."""
 
 
 def until_unsure(margins: Sequence[float], go_on: Callable | None) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from speculative.checkpoints.disk import bad_file
 from speculative.checkpoints.hugging_face import read_file
 from speculative.checkpoints.weights import array_of
-from speculative.drafters.base import Context, Draft, DrafterSpec, DraftTree, until_unsure
+from speculative.drafters.base import Context, Draft, Drafter, DraftTree, Loading, until_unsure
 from speculative.drafters.model import model_tree
 from speculative.sampling import Proposal, sample
 from speculative.support.errors import Option, UserError
@@ -52,35 +52,6 @@ def fingerprint(hparams: dict, ln_f: dict) -> str:
     return sha256(marks).hexdigest()
 
 
-def load(models) -> Heads:
-    """The heads from the target's folder. Raises UserError if there are none, or none of its shape."""
-    target = models.spec("target")
-    path = os.path.join(target.folder, FILE)
-    n_embd = target.hparams["n_embd"]
-    if not os.path.isfile(path):
-        make = f"python -m training heads --target_model_size {os.path.basename(target.folder)}"
-        raise UserError(f"{path} does not exist: {make} makes it, or choose another ", Option("drafter"))
-    tensors, metadata = read_file(path)
-    if sorted(tensors) != ["b", "w"]:
-        raise bad_file(path, "it has to hold the tensors w and b, and no other")
-    heads = Heads(array_of(tensors["w"], "w"), array_of(tensors["b"], "b"), path, metadata.get("target"))
-    n = max(1, len(heads.w))
-    if (heads.w.shape, heads.b.shape) != ((n, n_embd, n_embd), (n, n_embd)):
-        shapes = f"{heads.w.shape} and {heads.b.shape}"
-        raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
-    return heads
-
-
-def check(heads: Heads, models) -> None:
-    """Raise UserError if the heads were trained for another target of the same shape."""
-    target = models["target"]
-    if heads.target != fingerprint(target.hparams, target.params["ln_f"]):
-        raise UserError(
-            f"{heads.path} was trained for another target, of the same shape: delete it, and make one for this model "
-            "with python -m training heads"
-        )
-
-
 def guesses(context: Context, x):  # [n] -> [n_heads, n_vocab]
     """The distributions that the heads guess for the tokens after x. There are no rows if this decode has not called
     the target on the text yet."""
@@ -93,44 +64,63 @@ def guesses(context: Context, x):  # [n] -> [n_heads, n_vocab]
     return context.filters(target.network.output(heads(h), len(x) + 1))  # [n_heads, n_vocab]
 
 
-def head_drafter(context: Context) -> Draft:
-    """A token from each head in turn."""
+class HeadsOfTarget(Drafter):
+    name = role = NAME
+    mark = "h"
+    needs_weights = True
+    not_on_jax = "JAX's models keep no output of the last block"
 
-    def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= n_heads
-        p = guesses(context, x)  # [n_heads or 0, n_vocab]
-        n = min(k, len(p))
-        margins = [1 / (i + 1) for i in range(n)]  # each head knows less than the one before
-        m = until_unsure(margins, go_on)
-        tokens = [sample(p_i, context.rng) for p_i in p[:m]]
-        return Proposal(tokens, p[:m], [NAME] * m, margins=margins[:m])
+    def load(self, models: Loading) -> Heads:
+        """The heads from the target's folder. Raises UserError if there are none, or none of its shape."""
+        target = models.spec("target")
+        path = os.path.join(target.folder, FILE)
+        n_embd = target.hparams["n_embd"]
+        if not os.path.isfile(path):
+            make = f"python -m training heads --target_model_size {os.path.basename(target.folder)}"
+            raise UserError(f"{path} does not exist: {make} makes it, or choose another ", Option("drafter"))
+        tensors, metadata = read_file(path)
+        if sorted(tensors) != ["b", "w"]:
+            raise bad_file(path, "it has to hold the tensors w and b, and no other")
+        heads = Heads(array_of(tensors["w"], "w"), array_of(tensors["b"], "b"), path, metadata.get("target"))
+        n = max(1, len(heads.w))
+        if (heads.w.shape, heads.b.shape) != ((n, n_embd, n_embd), (n, n_embd)):
+            shapes = f"{heads.w.shape} and {heads.b.shape}"
+            raise bad_file(path, f"w and b are {shapes}, not [n, {n_embd}, {n_embd}] and [n, {n_embd}]")
+        return heads
 
-    return draft
+    def check(self, loaded: Heads, models: Loading) -> None:
+        """Raise UserError if the heads were trained for another target of the same shape."""
+        target = models["target"]
+        if loaded.target != fingerprint(target.hparams, target.params["ln_f"]):
+            raise UserError(
+                f"{loaded.path} was trained for another target, of the same shape: delete it, and make one for this "
+                "model with python -m training heads"
+            )
 
+    def chain(self, context: Context) -> Draft:
+        """A token from each head in turn."""
 
-def head_tree(context: Context) -> DraftTree:
-    """The same with several guesses for each token: all nodes of a depth have children from one head."""
+        def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab], m <= n_heads
+            p = guesses(context, x)  # [n_heads or 0, n_vocab]
+            n = min(k, len(p))
+            margins = [1 / (i + 1) for i in range(n)]  # each head knows less than the one before
+            m = until_unsure(margins, go_on)
+            tokens = [sample(p_i, context.rng) for p_i in p[:m]]
+            return Proposal(tokens, p[:m], [NAME] * m, margins=margins[:m])
 
-    def draft(x, widths):
-        p = guesses(context, x)  # [n_heads or 0, n_vocab]
+        return draft
 
-        def rows_of(x, tree, nodes):  # -> [len(nodes), n_vocab]
-            depths = [len(tree.path(node)) for node in nodes]
-            return p[depths]
+    def tree(self, context: Context) -> DraftTree:
+        """The same with several guesses for each token: all nodes of a depth have children from one head."""
 
-        draft_tree = model_tree(rows_of, context.rng, context.greedy, NAME)
-        return draft_tree(x, widths[: len(p)])
+        def draft(x, widths):
+            p = guesses(context, x)  # [n_heads or 0, n_vocab]
 
-    return draft
+            def rows_of(x, tree, nodes):  # -> [len(nodes), n_vocab]
+                depths = [len(tree.path(node)) for node in nodes]
+                return p[depths]
 
+            draft_tree = model_tree(rows_of, context.rng, context.greedy, NAME)
+            return draft_tree(x, widths[: len(p)])
 
-SPEC = DrafterSpec(
-    name=NAME,
-    mark="h",
-    chain=head_drafter,
-    tree=head_tree,
-    role=NAME,
-    needs_weights=True,
-    load=load,
-    check=check,
-    not_on_jax="JAX's models keep no output of the last block",
-)
+        return draft

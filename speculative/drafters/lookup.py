@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from speculative.drafters.base import Draft, DrafterSpec, DraftTree, until_unsure
+from speculative.drafters.base import Context, Draft, Drafter, DraftTree, until_unsure
 from speculative.filters import one_hot
 from speculative.sampling import NOTHING, Proposal
 from speculative.trees import Tree, draft_at
@@ -88,12 +88,17 @@ def add_path(tree: Tree, widths: Sequence[int], tokens: Sequence[int], n_vocab: 
             return
 
 
-SPEC = DrafterSpec(
-    name=NAME,
-    phrase="prompt lookup",
-    mark="l",
-    scale=1.0,
-    chain=lambda context: prompt_lookup(context.n_vocab),
-    tree=lambda context: lookup_tree(context.n_vocab),
-    by_text=prompt_lookup,
-)
+class PromptLookup(Drafter):
+    name = NAME
+    phrase = "prompt lookup"
+    mark = "l"
+    scale = 1.0
+
+    def chain(self, context: Context) -> Draft:
+        return prompt_lookup(context.n_vocab)
+
+    def tree(self, context: Context) -> DraftTree:
+        return lookup_tree(context.n_vocab)
+
+    def by_text(self, n_vocab: int) -> Draft:
+        return prompt_lookup(n_vocab)

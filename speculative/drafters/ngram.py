@@ -8,7 +8,7 @@ from itertools import islice, zip_longest
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Context, Draft, Drafter, DraftTree, Loading
 from speculative.drafters.lookup import earlier_matches, matches_in
 from speculative.drafters.model import model_drafter, model_tree
 from speculative.support.texts import read_text
@@ -61,20 +61,20 @@ def ngram_log_model(n_vocab: int, tokens=()) -> Callable:
     return log_model
 
 
-def load(models) -> Callable:
-    """Count once -> a log_model."""
-    encoder = models.spec("target").encoder
-    text = read_text(models.ngram_text, "text for n-grams") if models.ngram_text else ""
-    return ngram_log_model(encoder.n_vocab, encoder.encode(text, allowed_special=True))
+class NGram(Drafter):
+    name = role = NAME
+    phrase = "n-gram"
+    mark = "n"
+    has_model = True
 
+    def load(self, models: Loading) -> Callable:
+        """Count once -> a log_model."""
+        encoder = models.spec("target").encoder
+        text = read_text(models.ngram_text, "text for n-grams") if models.ngram_text else ""
+        return ngram_log_model(encoder.n_vocab, encoder.encode(text, allowed_special=True))
 
-SPEC = DrafterSpec(
-    name=NAME,
-    phrase="n-gram",
-    mark="n",
-    chain=lambda context: model_drafter(context.models[NAME], context.rng, NAME),
-    tree=lambda context: model_tree(by_paths(context.models[NAME]), context.rng, context.greedy, NAME),
-    role=NAME,
-    has_model=True,
-    load=load,
-)
+    def chain(self, context: Context) -> Draft:
+        return model_drafter(context.models[NAME], context.rng, NAME)
+
+    def tree(self, context: Context) -> DraftTree:
+        return model_tree(by_paths(context.models[NAME]), context.rng, context.greedy, NAME)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import Context, DrafterSpec, proposal_of, until_unsure, with_arrays
+from speculative.drafters.base import Context, Draft, Drafter, proposal_of, until_unsure, with_arrays
 from speculative.rules import RULES, Rule
 from speculative.sampling import NOT_IDS, NOTHING, whole_numbers
 from speculative.support.errors import UserError, first_line
@@ -44,27 +44,31 @@ def is_called_as(function: Callable, form: str) -> bool:
 # ---- Drafters --------------------------------------------------------------------------------------------------------
 
 
-def as_drafter(function: Callable) -> DrafterSpec:
-    """Return the function as a drafter."""
-    takes_go_on = is_called_as(function, "draft(x, k, go_on)") and "go_on" in inspect.signature(function).parameters
-    if not takes_go_on:
-        check_parameters(function, "draft(x, k)")
-    name = name_of(function, DRAFTERS)
+class UserDrafter(Drafter):
+    """A user's function as a drafter."""
 
-    def chain(context: Context):
+    def __init__(self, function: Callable):
+        """Raises UserError if the function takes other parameters."""
+        takes_three = is_called_as(function, "draft(x, k, go_on)")
+        self.takes_go_on = takes_three and "go_on" in inspect.signature(function).parameters
+        if not self.takes_go_on:
+            check_parameters(function, "draft(x, k)")
+        self.function = function
+        self.name = name_of(function, DRAFTERS)
+
+    def chain(self, context: Context) -> Draft:
         def draft(x, k, go_on=None):  # [n], k -> [m], [m, n_vocab]
             if k == 0:
                 return NOTHING
-            if takes_go_on:
-                proposed = function(np.array(x), k, go_on)  # a copy, as x itself is the text
+            x = np.array(x)  # a copy, as x itself is the text
+            if self.takes_go_on:
+                proposed = self.function(x, k, go_on)
             else:
                 k = until_unsure([1.0] * k, go_on)  # its margins are unknown
-                proposed = function(np.array(x), k)
-            return proposal_of(proposed, k, context.n_vocab, name)
+                proposed = self.function(x, k)
+            return proposal_of(proposed, k, context.n_vocab, self.name)
 
         return draft
-
-    return DrafterSpec(name=name, chain=chain)
 
 
 # ---- Rules -----------------------------------------------------------------------------------------------------------
@@ -102,13 +106,13 @@ class UserRule(Rule):
 # ---- Both, by their names --------------------------------------------------------------------------------------------
 
 
-MAKERS: dict[str, Callable[[Callable], DrafterSpec | UserRule]] = {"drafter": as_drafter, "accept": UserRule}
+MAKERS: dict[str, Callable[[Callable], UserDrafter | UserRule]] = {"drafter": UserDrafter, "accept": UserRule}
 
 
 class Functions(NamedTuple):
     """A user's functions, by the names that stand for them among the options."""
 
-    drafter: Mapping[str, DrafterSpec] = MappingProxyType({})
+    drafter: Mapping[str, Drafter] = MappingProxyType({})
     accept: Mapping[str, Rule] = MappingProxyType({})
 
     def taken_from(self, given: dict) -> tuple[dict, "Functions"]:

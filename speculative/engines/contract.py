@@ -18,7 +18,7 @@ from speculative.sampling import Step
 
 
 class PlannedDrafter(Protocol):
-    """The part of a drafter that an engine reads (drafters/base.DrafterSpec)."""
+    """The part of a drafter that an engine reads (drafters/base.Drafter)."""
 
     @property
     def name(self) -> str: ...

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Drafter
 from speculative.engines.formats import FORMATS
 from speculative.engines.system import seconds_waited
 from speculative.lookahead.costs import ByRows, line_through
@@ -55,7 +55,7 @@ class DraftingCosts(NamedTuple):
         return window(K + 1) / window(1)
 
 
-def specs_with_models(session: Session) -> list[DrafterSpec]:
+def specs_with_models(session: Session) -> list[Drafter]:
     """Return the drafters that are models, the one that drafts for the target first."""
     return [spec for level in session.plan.levels for spec in reversed(level) if spec.has_model]
 
@@ -187,7 +187,7 @@ def expected(session: Session, x: Sequence[int], scores: Scores, timings: Timing
     """Return {drafter: {K: Expected}} of each model that drafts, of look-ups, and of look-ups in front of a model, but
     not of a copy."""
     models = [spec for spec in specs_with_models(session) if scores[spec.role].chances]
-    drafters: dict[str, list[DrafterSpec]] = {}
+    drafters: dict[str, list[Drafter]] = {}
     for spec in models:
         drafters |= {spec.name: [spec]} if spec.role in FORMATS else candidates([[spec]], has_drafted=True)
     drafters |= candidates(session.plan.levels, has_drafted=False)
@@ -199,7 +199,7 @@ def expected(session: Session, x: Sequence[int], scores: Scores, timings: Timing
 
 
 def of_drafter(
-    session: Session, x: Sequence[int], scores: Scores, specs: Sequence[DrafterSpec], timings: Timings
+    session: Session, x: Sequence[int], scores: Scores, specs: Sequence[Drafter], timings: Timings
 ) -> dict[str, Expected]:
     """Return {K: Expected} of a drafter with these parts, by decoding parts of the text once more."""
     role = specs[-1].role  # "" for look-ups alone

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Drafter
 from speculative.engines.model import Model
 from speculative.filters import margins_of
 from speculative.lookahead.costs import ByRows, costs_by_rows
@@ -58,7 +58,7 @@ def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> M
     return Measured(drafters, texts, timed, by_text_seconds, seconds_of_a_draft(by_model) or 0.0)
 
 
-def drafting_model(session: Session, drafters: dict[str, list[DrafterSpec]]) -> Model | None:
+def drafting_model(session: Session, drafters: dict[str, list[Drafter]]) -> Model | None:
     """Return the model that drafts for the target, if one of these drafters has it."""
     has_model = any(spec.has_model for specs in drafters.values() for spec in specs)
     return session.model(session.plan.levels[0][-1].role) if has_model else None
@@ -73,7 +73,7 @@ def is_by_model(step: TextStep) -> bool:
     return step.drafted > 0 and not (name in DRAFTERS and DRAFTERS[name].by_text)
 
 
-def candidates(levels: Sequence[Sequence[DrafterSpec]], has_drafted: bool) -> dict[str, list[DrafterSpec]]:
+def candidates(levels: Sequence[Sequence[Drafter]], has_drafted: bool) -> dict[str, list[Drafter]]:
     """Return the drafters that can be predicted without loading another model: the run's own model, those that read the
     text alone, and both. has_drafted: whether the model has."""
     by_text = {spec.name: [spec] for spec in DRAFTERS.values() if spec.by_text}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Drafter
 from speculative.lookahead.costs import ByRows, line_through
 from speculative.report.record import Account, Comparison, Figures, Predictions
 from speculative.report.simulate import KnownText, Prices, Simulation
@@ -23,7 +23,7 @@ SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
 class Measured(NamedTuple):
     """The times that predictions need beside the run."""
 
-    drafters: dict[str, list[DrafterSpec]]  # that are predicted; of a+b those of a and of b
+    drafters: dict[str, list[Drafter]]  # that are predicted; of a+b those of a and of b
     texts: Sequence[KnownText]
     timed: ByRows  # {rows: seconds of a call of the target, or of a part of it}
     by_text_seconds: float  # seconds of a proposal of a drafter without a model
@@ -82,7 +82,7 @@ def seconds_in_calls(steps: Sequence[TextStep], prices: Prices) -> float:
     return seconds
 
 
-def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[DrafterSpec], K: int | str) -> tuple:
+def mean_decode(texts: Sequence[KnownText], prices: Prices, specs: Sequence[Drafter], K: int | str) -> tuple:
     """Decode these texts with a drafter and a K, which may be "auto" -> seconds of all calls, calls of the target. If
     chance decides about drafts, they are means over several decodes."""
     chances = [chance for text in texts for chance in text.chances]

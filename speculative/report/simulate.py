@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speculative.drafters import first_of
-from speculative.drafters.base import Draft, DrafterSpec, until_unsure
+from speculative.drafters.base import Draft, Drafter, until_unsure
 from speculative.engines.model import Call
 from speculative.filters import one_hot
 from speculative.lookahead.auto import AutoDrafter
@@ -45,7 +45,7 @@ class Prices(NamedTuple):
     draft: float  # seconds of a token of the draft model
     by_text: float  # seconds of a proposal of a drafter without a model
 
-    def of(self, spec: DrafterSpec) -> float:
+    def of(self, spec: Drafter) -> float:
         return self.by_text if spec.by_text else self.draft
 
 
@@ -143,7 +143,7 @@ class Simulation:
         self.clock.wait(len(proposal.tokens) * self.prices.draft)
         return proposal
 
-    def decode(self, specs: Sequence[DrafterSpec], K: int | str) -> tuple[float, int]:
+    def decode(self, specs: Sequence[Drafter], K: int | str) -> tuple[float, int]:
         """Decode the text with the first of these drafters that proposes anything, and a K, which may be "auto" ->
         seconds, calls of the target."""
         text = self.text

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from speculative.drafters import DRAFTERS
-from speculative.drafters.base import Draft, DrafterSpec
+from speculative.drafters.base import Draft, Drafter
 from speculative.engines.contract import Engine
 from speculative.engines.network import CachedNetwork
 from speculative.lookahead.learned import WINDOW_ROWS
@@ -50,7 +50,7 @@ class CostTimer:
         time_window = partial(self.time_call, self.plan.target_of(level), x)
         learned.learn_costs(time_window, timers, most_rows=self.n_ctx - len(x))
 
-    def timer_of(self, level: int, spec: DrafterSpec, drafter: Draft, x, clock: Callable) -> Callable:  # [n]
+    def timer_of(self, level: int, spec: Drafter, drafter: Draft, x, clock: Callable) -> Callable:  # [n]
         """Return the function that gives the seconds of a draft token of this drafter."""
         inner = self.setup.learned.get(level + 1)
         if inner:  # which was timed before, and knows the seconds of a token of its target

@@ -114,8 +114,7 @@ def load(
     is_short = bool(fitting) and not packing_pays(o, n_tokens)  # if no prompts are known, many tokens may come
     load_weights(models, new, in_place=is_short)
     for part, content in parts:
-        if part.check:
-            part.check(content, models)
+        part.check(content, models)
         models.loaded[part.name] = Network(content) if part.has_model else content
     models.engine.prepare(plan, [models[spec.role] for spec in new], n_longest)
     return LoadedRun(o, plan, models, reader, fitting)

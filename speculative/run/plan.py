@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from speculative.drafters import parse_drafter
-from speculative.drafters.base import DrafterSpec
+from speculative.drafters.base import Drafter
 from speculative.drafters.user import NO_FUNCTIONS, Functions
 from speculative.engines.contract import Engine
 from speculative.engines.formats import FORMATS
@@ -36,7 +36,7 @@ class Plan:
         filters         target, ngram           the models, from whose logits filters make distributions
     """
 
-    levels: Sequence[Sequence[DrafterSpec]]  # the drafter's, from the outermost in
+    levels: Sequence[Sequence[Drafter]]  # the drafter's, from the outermost in
     Ks: Sequence[int | str]  # for each level, its K: a number or "auto"
     tree: tuple[int, ...]  # the number of children at each depth; () for a chain
     rule: Rule
@@ -46,10 +46,10 @@ class Plan:
     stop: str | tuple[str, ...] | None
     special: bool  # whether <|endoftext|> in a prompt is the token
     batch: int  # texts that are decoded together
-    specs: Sequence[DrafterSpec]  # the drafters of all levels
+    specs: Sequence[Drafter]  # the drafters of all levels
     roles: list[str]  # the names under which models and other parts are loaded, the target first
     network_roles: list[str]  # the roles whose networks have weights: see MODEL_ROLES
-    loaded_parts: Sequence[DrafterSpec]  # the drafters that load something of their own, under their names
+    loaded_parts: Sequence[Drafter]  # the drafters that load something of their own, under their names
     filters: Mapping[str, Filters]  # by role, of the networks and of those loaded parts that are models
     is_greedy: bool
     depends_on_times: bool  # whether some K is chosen by measured times, so that the seed does not decide the text
@@ -133,7 +133,7 @@ def draft_filters(o: ModelOptions) -> Filters:
     return target_filters(o)._replace(temperature=temperature)
 
 
-def check_copies(specs: Sequence[DrafterSpec], dtype: str) -> None:
+def check_copies(specs: Sequence[Drafter], dtype: str) -> None:
     """Raise UserError if a copy of the target, whose weights have this format, saves no bytes."""
     for role in [spec.role for spec in specs]:
         if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[dtype].weight_bytes:

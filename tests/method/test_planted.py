@@ -7,9 +7,9 @@ from enumeration import World, twins
 from mistakes import Mistakes, make
 
 from speculative import drafters, rules, sampling
-from speculative.drafters import first_of, heads, lookup, model, staged, user
+from speculative.drafters import first_of, lookup, model, staged, user
 from speculative.drafters.base import proposal_of
-from speculative.drafters.heads import head_drafter
+from speculative.drafters.heads import HeadsOfTarget
 from speculative.drafters.lookup import prompt_lookup
 from speculative.drafters.model import drawn_siblings
 from speculative.lookahead.auto import AutoDrafter
@@ -30,7 +30,7 @@ AUTO = {"K": "auto"}
 mistakes = Mistakes()
 # The right ones, which wrong twins call.
 judge, judge_block, ask_auto = OneByOne.judge, Block.judge, AutoDrafter.__call__
-staged_drafter = staged.staged
+staged_drafter, draft_by_heads = staged.staged, HeadsOfTarget.chain
 
 mistakes.plant(CHAIN, sampling, "token_by_token")(wrong_twins.accepts_nine_of_ten)
 mistakes.plant(CHAIN, sampling, "token_by_token")(wrong_twins.draws_the_bonus_token_from_the_row_before)
@@ -161,9 +161,9 @@ def tells_an_even_p_of_look_ups(n_vocab):
     return draft
 
 
-@mistakes.plant(HEADS, heads, "head_drafter")
-def turns_the_heads_round(context):
-    right = head_drafter(context)
+@mistakes.plant(HEADS, HeadsOfTarget, "chain")
+def turns_the_heads_round(self, context):
+    right = draft_by_heads(self, context)
 
     def draft(x, k, go_on=None):
         proposal = right(x, k, go_on)

@@ -13,7 +13,7 @@ import numpy as np
 from speculative.drafters import DRAFTERS
 from speculative.drafters.heads import Heads
 from speculative.drafters.model import model_drafter
-from speculative.drafters.user import as_drafter
+from speculative.drafters.user import UserDrafter
 from speculative.engines import model
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork, Rows
@@ -137,7 +137,7 @@ class World:
         self.clock = networks.clock
         for module in (learned, model):
             monkeypatch.setattr(module, "time", self.clock)
-        monkeypatch.setitem(DRAFTERS, "users", as_drafter(self.users))
+        monkeypatch.setitem(DRAFTERS, "users", UserDrafter(self.users))
         self.row = row_model(seed + 9000, n_vocab)
         self.rng = np.random.default_rng(0)
         self.session = Session(o, networks)

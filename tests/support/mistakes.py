@@ -4,7 +4,6 @@ to see."""
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -62,10 +61,6 @@ def make(monkeypatch, mistake: Mistake) -> None:
         for key, value in [*vars(user).items()]:
             if value is function:
                 monkeypatch.setattr(user, key, twin)
-            if is_dataclass(value) and not isinstance(value, type):  # such as a DrafterSpec
-                for field, content in [*vars(value).items()]:
-                    if content is function:
-                        monkeypatch.setitem(vars(value), field, twin)
             for row_name, row in [*value.items()] if isinstance(value, dict) else ():  # of a table, such as LINES
                 if hasattr(row, "_fields") and any(cell is function for cell in row):
                     cells = [twin if cell is function else cell for cell in row]
