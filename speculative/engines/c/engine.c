@@ -204,19 +204,24 @@ static void append_to_cache(HeadCache c, Text t, const float *qkv, int64_t n_emb
   for (int64_t row = 0; row < t.n_rows; row++) {
     const float *k = qkv + row * 3 * n_embd + n_embd + head * c.d, *v = k + n_embd;
     int64_t slot = t.n_past + row;
-    for (int64_t i = 0; i < c.d; i++) c.keys[(slot / LANES * c.d + i) * LANES + slot % LANES] = k[i];
-    for (int64_t i = 0; i < c.d; i++) c.values[(i / LANES * c.n_ctx + slot) * LANES + i % LANES] = v[i];
+    float *keys = c.keys + slot / LANES * LANES * c.d + slot % LANES, *values = c.values + slot * LANES;
+    for (int64_t i = 0; i < c.d; i++) keys[i * LANES] = k[i];
+    for (int64_t i = 0; i < c.d; i += LANES) memcpy(values + i * c.n_ctx, v + i, 4 * least(LANES, c.d - i));
   }
 }
 
-// A tile of the cache is read soon after it was written: no memory is asked for ahead.
-static void multiply_by_cache(int64_t rows, const word *x, const float *tile, int64_t n, float *out, int64_t stride) {
-  multiply_float32(rows, x, (const char *)tile, n, (const char *)tile, 0, out, stride);
+// Meanwhile it asks for as much of the cache that is read next, from `ask` on: the caches of heads and texts are short
+// pieces of memory, in which a CPU does not look ahead by itself.
+static void multiply_by_cache(int64_t rows, const word *x, const float *tile, int64_t n, const float *ask, float *out,
+                              int64_t stride) {
+  multiply_float32(rows, x, (const char *)tile, n, (const char *)ask, 4 * LANES, out, stride);
 }
 
 // Each row of a text attends, in a head, to all slots up to its own. What a row does not see has the weight 0, which
-// changes no bit. qkv [n_rows, 3*n_embd] -> a [n_rows, n_embd]: rows of this text.
-static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int64_t layer, int64_t head, float *a) {
+// changes no bit. next: the cache that this thread reads after it. qkv [n_rows, 3*n_embd] -> a [n_rows, n_embd]: rows of
+// this text.
+static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int64_t layer, int64_t head, HeadCache next,
+                      float *a) {
   int64_t n_embd = m->n_embd, d = n_embd / m->n_head, room = up(m->n_ctx, LANES);
   HeadCache cache = head_cache(m, t, layer, head);
   float inverse_root = 1 / sqrtf(d), totals[ROWS];  // totals: of e**(score - max), by which a row's output is divided
@@ -230,7 +235,7 @@ static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int6
       memset(own.scores + row * room, 0, 4 * up(seen, LANES));
     }
     for (int64_t slot = 0; slot < seen; slot += LANES)  // q @ k: [rows, d] -> [rows, seen]
-      multiply_by_cache(rows, own.prepared, cache.keys + slot * d, d, own.scores + slot, room);
+      multiply_by_cache(rows, own.prepared, cache.keys + slot * d, d, next.keys + slot * d, own.scores + slot, room);
     for (int64_t row = 0; row < rows; row++) {  // softmax
       const uint8_t *sees = t.sees ? t.sees + (first + row) * t.sees_width : 0;
       float *scores = own.scores + row * room;
@@ -239,7 +244,7 @@ static void attention(const GPT2 *m, Text t, const float *qkv, Scratch own, int6
     }
     for (int64_t i = 0; i < d; i += LANES) {  // weights @ v: [rows, seen] -> [rows, d]
       memset(own.sums, 0, 4 * LANES * rows);
-      multiply_by_cache(rows, own.prepared, cache.values + i * m->n_ctx, seen, own.sums, LANES);
+      multiply_by_cache(rows, own.prepared, cache.values + i * m->n_ctx, seen, next.values + i * m->n_ctx, own.sums, LANES);
       for (int64_t row = 0; row < rows; row++)
         for (int64_t j = 0; j < least(LANES, d - i); j++)
           a[(first + row) * n_embd + head * d + i + j] = own.sums[row * LANES + j] / totals[row];
@@ -252,14 +257,17 @@ static void mha(GPT2 *m, int64_t thread, int64_t layer, const Attn *attn, const 
   const word *x = prepare_rows(m, thread, m->x, m->n_rows, ln_1, &attn->c_attn);
   linear(m, thread, x, m->n_rows, &attn->c_attn, STORE, m->qkv);  // [n_rows, n_embd] -> [n_rows, 3*n_embd]
   barrier(m, thread);
-  for (int64_t head = thread * m->n_head / m->n_threads; head < (thread + 1) * m->n_head / m->n_threads; head++) {
-    const float *qkv = m->qkv;
-    float *a = m->a;
-    for (const Text *t = m->texts; t < m->texts + m->n_texts; t++) {  // -> [n_rows, n_embd]
-      attention(m, *t, qkv, m->scratch[thread], layer, head, a);
+  const Text *t = m->texts;
+  const float *qkv = m->qkv;
+  float *to = m->a;  // [n_rows, n_embd]
+  for (int64_t i = thread, n = m->n_texts * m->n_head; i < n; i += m->n_threads) {  // head i % n_head of a text
+    for (; t < m->texts + i / m->n_head; t++) {
       qkv += t->n_rows * 3 * m->n_embd;
-      a += t->n_rows * m->n_embd;
+      to += t->n_rows * m->n_embd;
     }
+    int64_t next = least(i + m->n_threads, n - 1);
+    HeadCache next_cache = head_cache(m, m->texts[next / m->n_head], layer, next % m->n_head);
+    attention(m, *t, qkv, m->scratch[thread], layer, i % m->n_head, next_cache, to);
   }
   barrier(m, thread);
   const word *a = prepare_rows(m, thread, m->a, m->n_rows, 0, &attn->c_proj);
