@@ -39,8 +39,8 @@ def decode_together(
     for first in range(0, len(inputs), n_together):
         group = inputs[first : first + n_together]
         texts = []
-        for number in range(first, first + len(group)):
-            texts.append(Text(setup, number, plan.rng(first_sample + number), observer))
+        for text_index in range(first, first + len(group)):
+            texts.append(Text(setup, text_index, plan.rng(first_sample + text_index), observer))
         rngs = [text.rng for text in texts]
 
         def is_stopped(place: int, texts: Sequence[Text] = texts) -> bool:  # bound now: the loop goes on to others
@@ -114,7 +114,7 @@ class Seat:
         return self.strand is None or self.strand.dead
 
     def start(self, place: int, new_steps: Callable[[int, Loaded], Iterator[Step]]) -> None:
-        """Begin a text. place: its number among those of the batch. new_steps(place, loaded): its loop."""
+        """Begin a text. place: of the text in the group that is decoded. new_steps(place, loaded): its loop."""
         for network in self.loaded.values():
             if isinstance(network, CachedNetwork):
                 network.forget()

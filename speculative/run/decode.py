@@ -65,12 +65,12 @@ def decode(
     """Yield the steps of a decoder with their text, one text after the other.
 
     decoder: one of DECODERS. inputs: the tokens of each text's prompt. N: the tokens to generate. first_sample: the
-    number of the first text, which with the seed decides its random numbers; the others follow. observer: adds chances
+    sample of the first text, which with the seed decides its random numbers; the others follow. observer: adds chances
     and tests to the steps, if somebody reads them.
     """
-    for number, x in enumerate(inputs):
-        rng = setup.plan.rng(first_sample + number)
-        text = Text(setup, number, rng, observer)
+    for text_index, x in enumerate(inputs):
+        rng = setup.plan.rng(first_sample + text_index)
+        text = Text(setup, text_index, rng, observer)
         models = new_models(setup, setup.loaded)
         loop = new_loop(setup, models, decoder, x, N, text.rng)
         times = Times.of_models(models)
@@ -168,9 +168,9 @@ def after_prompt(drafter: Draft, n: int) -> Draft:
 class Text:
     """A text that is being decoded."""
 
-    def __init__(self, setup: Setup, number: int, rng: np.random.Generator, observer: Observer | None):
-        """number: of the text among all."""
-        self.number = number
+    def __init__(self, setup: Setup, text_index: int, rng: np.random.Generator, observer: Observer | None):
+        """text_index: of the text among those of the decode."""
+        self.text_index = text_index
         self.stream = StreamDecoder(setup.encoder, setup.plan.stop)
         self.observer = observer
         self.rng = observer.watched(rng) if observer else rng  # records its numbers if an observer explains the tests
@@ -192,7 +192,7 @@ class Text:
             accepted=min(step.n_accepted, n),
             pieces=pieces,
             origins=origins_of(step)[:n],
-            text_index=self.number,
+            text_index=self.text_index,
             source=[*step.proposal.source],
         )
         if isinstance(step.proposal, Tree):
@@ -208,7 +208,7 @@ class Text:
         """Yield an incomplete last character as one more step, which has no tokens."""
         rest = self.stream.flush()
         if rest:
-            yield TextStep([], pieces=[rest], text_index=self.number)
+            yield TextStep([], pieces=[rest], text_index=self.text_index)
 
 
 def levels_of(step: Step, names: Sequence[str]) -> dict[str, list]:

@@ -58,9 +58,9 @@ class Plan:
         """The role of the model for which a level drafts: the target, or the model of the level around it."""
         return self.levels[level - 1][0].role if level else "target"
 
-    def rng(self, number: int) -> np.random.Generator:
+    def rng(self, sample: int) -> np.random.Generator:
         """The random numbers of a decoder's text. Text 0 has those of the blog."""
-        return np.random.default_rng([self.seed, number] if number else self.seed)
+        return np.random.default_rng([self.seed, sample] if sample else self.seed)
 
 
 def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIONS) -> Plan:

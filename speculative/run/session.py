@@ -125,8 +125,8 @@ class Session(Generic[AnyOptions]):
     def decode(
         self, decoder: str, prompts: Sequence[str], N: int, sample: int = 0, setup: Setup | None = None
     ) -> Iterator[TextStep]:
-        """Return the steps of a decoder, one of DECODERS, with their chances of acceptance. sample: the number of the
-        first text. setup: in place of the session's. Raises UserError."""
+        """Return the steps of a decoder, one of DECODERS, with their chances of acceptance. sample: of the first
+        text. setup: in place of the session's. Raises UserError."""
         setup = setup or self.setup
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)

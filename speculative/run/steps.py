@@ -27,7 +27,7 @@ class TextStep:
     accepted: int = 0  # number of accepted drafts
     pieces: list[str] = field(default_factory=list)  # text of each token
     origins: list[str] = field(default_factory=list)  # each token is accepted, resampled, bonus or autoregressive
-    text_index: int = field(default=0, compare=False)  # the number of its text, if there are several. Not in JSON
+    text_index: int = field(default=0, compare=False)  # the place of its text among several. Not in JSON
 
     # ---- Its times ---------------------------------------------------------------------------------------------------
 
