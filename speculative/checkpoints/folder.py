@@ -143,10 +143,9 @@ def announce_downloads(model_sizes: Iterable[str], models_dir: str, source: str)
     folders = {}
     for model_size in model_sizes:
         name = name_of(model_size, models_dir, source)
-        if name in MODEL_SIZES:
-            files = look(local_folder(name, models_dir))
-            if "weights" in files.missing() and can_be_downloaded(name, files):
-                folders[name] = files.folder
+        files = look(local_folder(name, models_dir))
+        if "weights" in files.missing() and can_be_downloaded(name, files):
+            folders[name] = files.folder
     if folders:
         announce_all(folders, source)
 
