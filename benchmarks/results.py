@@ -81,7 +81,8 @@ def settings_of(o: argparse.Namespace, prompts: list[str]) -> Iterator[Setting]:
     yield Setting("default", session)
     blogs = Session(read_options(flags | {"draft_dtype": "float32"}), prompts=prompts)
     yield Setting("`--draft_dtype float32`, the blog's", blogs)
-    yield Setting("`--fast`", session.changed(fast=True))
+    fast = read_options(flags | {"fast": True})
+    yield Setting("`--fast`", Session(fast, session.models, prompts[:1]))  # as in a command with one prompt
 
 
 def decode(setting: Setting, prompt: str, N: int) -> Decode:

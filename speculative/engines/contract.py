@@ -108,8 +108,9 @@ class Engine:
     sharing_roles: Collection[str] = FORMATS  # the roles that use the target's cache: its copies, by their formats
     predicts = True  # whether calls of other row counts can be timed after a run, for predictions
 
-    def copy_is_quick(self, N: int) -> bool:
-        """Return True if an int8 copy of a large float32 target saves more time in N tokens than it takes to make."""
+    def copy_is_quick(self, N: float, temperature: float) -> bool:
+        """Return True if an int8 copy of a large float32 target saves more time in N tokens than it takes to make. N:
+        infinite if it need not be made, or serves texts without an end."""
         return False
 
     def words(self) -> str:

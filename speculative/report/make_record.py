@@ -67,7 +67,7 @@ def make_record(
         roles=plan.roles[1:],
         rule=rule_of(plan.rule),
         timed=plan.depends_on_times,
-        fast=fast_drafter(session.models, session.options.n_tokens_to_generate) if "draft" in plan.roles else None,
+        fast=fast_drafter(session.options, session.models, session.prompts) if "draft" in plan.roles else None,
         prompts=[*map(Prompt, prompts, inputs)],
         autoregressive=decoders.get("autoregressive"),
         speculative=decoders.get("speculative"),

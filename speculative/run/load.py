@@ -8,6 +8,7 @@ load_weights  from files to networks. A tensor passes two functions: weights.arr
 spelled_out   the options that --fast stands for, which the small files decide
 """
 
+import math
 import os
 import sys
 import time
@@ -89,7 +90,7 @@ def load(
     """Load the models that these options need, if they are not loaded yet. models: from new_models_of, or those of
     another session. functions: of the user. prompts: all that will be decoded, if they are known. Raises UserError."""
     # the plan, with every refusal
-    o = spelled_out(replace(o, engine=models.engine.name), models)
+    o = spelled_out(replace(o, engine=models.engine.name), models, prompts)
     plan = make_plan(o, models.engine, functions)
     for drafter in plan.specs:
         if drafter.needs_weights and not models.spec("target").files:
@@ -305,15 +306,23 @@ def read_weights(models: Models, specs: Sequence[ModelSpec], files: Checkpoint, 
 # ---- Packs: packed weights, which --pack writes to the disk and later runs map ---------------------------------------
 
 
-def map_pack(models: Models, spec: ModelSpec, files: Checkpoint) -> bool:
-    """Make a network of its pack. Return False if there is no pack."""
-    if not models.engine.packs or not os.path.isdir(os.path.join(models.models_dir, PACKED)):
-        return False
+def pack_of(models: Models, spec: ModelSpec, files: Checkpoint) -> str | None:
+    """Return the path of a model's pack, None if there is none."""
+    if not models.engine.packs or not os.path.isdir(os.path.join(models.models_dir, PACKED)) or files.missing():
+        return None
     from speculative.engines.c import pack_files
 
     path = pack_files.path_of(files, models.models_dir, spec.dtype)
-    if not size_of(path):
+    return path if size_of(path) else None
+
+
+def map_pack(models: Models, spec: ModelSpec, files: Checkpoint) -> bool:
+    """Make a network of its pack. Return False if there is no pack."""
+    path = pack_of(models, spec, files)
+    if not path:
         return False
+    from speculative.engines.c import pack_files
+
     params = pack_files.load(path, spec.hparams, spec.dtype)
     models.files_in_use[path] = state_of(path)
     if not models.quiet:
@@ -341,30 +350,32 @@ LARGE_BYTES = 2**28  # bytes of weights; reading fewer is not bound by memory
 LOOK_UP_OR_DRAFT = "prompt_lookup+model"
 
 
-def spelled_out(o: AnyOptions, models: Models) -> AnyOptions:
-    """Return the options that --fast is short for, if it is given. Raises UserError."""
+def spelled_out(o: AnyOptions, models: Models, prompts: Sequence[str] = ()) -> AnyOptions:
+    """Return the options that --fast is short for, if it is given. prompts: all that will be decoded, if they are
+    known. Raises UserError."""
     if not o.fast:
         return o
     accept = "block" if o.temperature > 0 else "token"
-    drafter = fast_drafter(models, o.n_tokens_to_generate)
-    return replace(o, drafter=drafter, K="auto", tree=None, accept=accept)
+    return replace(o, drafter=fast_drafter(o, models, prompts), K="auto", tree=None, accept=accept)
 
 
-def fast_drafter(models: Models, N: int) -> str:
+def fast_drafter(o: ModelOptions, models: Models, prompts: Sequence[str]) -> str:
     """Return the drafter that --fast stands for: look-ups and the draft model. They draft for an int8 copy of the
-    target if that pays. N: the tokens to generate. Raises UserError."""
-    return f"int8/{LOOK_UP_OR_DRAFT}" if copy_pays(models, N) else LOOK_UP_OR_DRAFT
+    target if that pays. Raises UserError."""
+    return f"int8/{LOOK_UP_OR_DRAFT}" if copy_pays(o, models, prompts) else LOOK_UP_OR_DRAFT
 
 
-def copy_pays(models: Models, N: int) -> bool:
-    """Return True if an int8 copy of the target, which has to fit beside it, saves more time in N tokens than it takes
-    to make. Raises UserError."""
+def copy_pays(o: ModelOptions, models: Models, prompts: Sequence[str]) -> bool:
+    """Return True if an int8 copy of the target, which has to fit beside it, saves more time than it takes to make. If
+    no prompts are known, or if the copy's pack is mapped, that time does not count. Raises UserError."""
     target = models.spec("target")
     if not target.files or target.dtype != "float32":
         return False  # a function has no weights; a copy of bfloat16 saves too little
     copy = target._replace(dtype="int8")
+    is_free = not prompts or "int8" in models.loaded or bool(pack_of(models, copy, target.files))
+    n_tokens = math.inf if is_free else len(prompts) * o.n_tokens_to_generate / o.batch
     is_large = copy.n_bytes >= LARGE_BYTES
-    return is_large and models.engine.copy_is_quick(N) and copy_fits(models)
+    return is_large and models.engine.copy_is_quick(n_tokens, o.temperature) and copy_fits(models)
 
 
 def copy_fits(models: Models) -> bool:

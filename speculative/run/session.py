@@ -81,7 +81,7 @@ class Session(Generic[AnyOptions]):
         """The same models, with other options; None stands for the default. Raises UserError."""
         named, functions = self.functions.taken_from(options)
         o = make_options(type(self.options), named, base=self.options)
-        return type(self)(o, self.models, quiet=True, functions=functions)
+        return type(self)(o, self.models, self.prompts, quiet=True, functions=functions)
 
     def __repr__(self) -> str:
         o = self.options

@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import math
 import os
 import re
 import signal
@@ -606,8 +607,10 @@ def check(done):
 def test_a_copy_pays_in_long_texts_and_where_an_instruction_multiplies_bytes():
     """The library says so itself; the name of its instructions is for people."""
     name = library.library().instructions().decode()
-    assert CEngine(1).copy_is_quick(40) == ("VNNI" in name or "NEON" in name)
-    assert CEngine(1).copy_is_quick(100)
+    multiplies_bytes = "VNNI" in name or "NEON" in name
+    copy_is_quick = CEngine(1).copy_is_quick
+    assert [copy_is_quick(N, 0) for N in (40, 120, math.inf)] == [False, multiplies_bytes, True]
+    assert [copy_is_quick(N, 0.5) for N in (20, 40, 120)] == [False, multiplies_bytes, True]
 
 
 X86 = {  # the flag, and the instructions that it needs

@@ -107,7 +107,7 @@ def test_the_output_is_the_targets(world, options):
 @pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"top_p": 0.6}], ids=str)
 def test_the_output_of_fast_is_the_targets(world, monkeypatch, options, copy_pays):
     monkeypatch.setattr(load, "LARGE_BYTES", 0)  # a large target has a copy, which drafts, if a copy pays
-    monkeypatch.setattr(CEngine, "copy_is_quick", lambda engine, N: copy_pays)
+    monkeypatch.setattr(CEngine, "copy_is_quick", lambda engine, N, temperature: copy_pays)
     made = world(fast=True, **options)
     assert made.session.options.drafter == "int8/" * copy_pays + "prompt_lookup+model"
     assert made.distance(3) < EXACT

@@ -27,7 +27,7 @@ def test_every_option_of_a_decode_has_such_a_row():
 
 def test_fast_is_spelled_out(monkeypatch):
     cold, warm = (make_options(ModelOptions, {"fast": "True", "temperature": t}) for t in ("0", "1"))
-    monkeypatch.setattr(load, "copy_pays", lambda models, N: True)
+    monkeypatch.setattr(load, "copy_pays", lambda o, models, prompts: True)
     assert [load.spelled_out(o, None).accept for o in (cold, warm)] == ["token", "block"]
     made = plan.make_plan(load.spelled_out(warm, None), NumpyEngine())
     assert (names_of(made), made.Ks) == ([["int8"], ["prompt_lookup", "model"]], ["auto", "auto"])

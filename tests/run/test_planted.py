@@ -1,6 +1,7 @@
 """Mistakes that are planted in what leads from options to texts: each is seen by a quick check, which passes without
 it. A comparison of a session with itself sees none of them."""
 
+import math
 from collections import Counter
 from copy import copy
 from dataclasses import replace
@@ -22,7 +23,7 @@ from speculative.run import decode as decode_module
 from speculative.run import load as load_module
 from speculative.run import options, plan, values
 from speculative.run.decode import Text, decode, most_drafts, new_loop
-from speculative.run.load import Models, Wanted, fast_drafter, load_weights, read_weights, wanted_models
+from speculative.run.load import Models, Wanted, copy_pays, fast_drafter, load_weights, read_weights, wanted_models
 from speculative.run.load import load as load_models
 from speculative.run.options import DEMO, FIELDS, ModelOptions, Options, make_options, read_values
 from speculative.run.plan import draft_filters, make_plan, one_K_a_level, target_filters
@@ -257,13 +258,15 @@ def check_copy_is_counted(load):
 
 
 def check_fast_drafter(load):
-    """An int8 copy drafts for a large float32 target, if int8 is fast and the copy fits."""
+    """An int8 copy drafts for a large float32 target, if it saves time in all texts together and fits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("speculative.run.load.LARGE_BYTES", 0)
-        patch.setattr(CEngine, "copy_is_quick", lambda engine, N: True)
-        models = load().models
-        assert fast_drafter(models, 40) == "int8/prompt_lookup+model"
-        assert fast_drafter(load(dtype="bfloat16").models, 40) == "prompt_lookup+model"
+        patch.setattr(CEngine, "copy_is_quick", lambda engine, N, temperature: N >= 80)
+        session = load()
+        o, models = session.options, session.models
+        for prompts, copy in (["a"], ""), (["a", "b"], "int8/"), ([], "int8/"):
+            assert fast_drafter(o, models, prompts) == f"{copy}prompt_lookup+model"
+        assert fast_drafter(o, load(dtype="bfloat16").models, []) == "prompt_lookup+model"
         patch.setattr(memory, "check", without_a_copy)
         session = load(fast=True)
         assert session.options.drafter == "prompt_lookup+model"
@@ -419,7 +422,7 @@ def forgets_the_functions(self, **options):
 
 
 @mistakes.plant(check_fast, load_module, "spelled_out")
-def fast_stands_for_nothing(o, models):
+def fast_stands_for_nothing(o, models, prompts=()):
     return o
 
 
@@ -548,8 +551,14 @@ def loads_all_that_was_looked_at(models, specs, in_place):
 
 
 @mistakes.plant(check_fast_drafter, load_module, "copy_pays")
-def copies_any_format(models, N):
-    return models.engine.copy_is_quick(N) and load_module.copy_fits(models)
+def copies_any_format(o, models, prompts):
+    n_tokens = len(prompts) * o.n_tokens_to_generate or math.inf
+    return models.engine.copy_is_quick(n_tokens, o.temperature) and load_module.copy_fits(models)
+
+
+@mistakes.plant(check_fast_drafter, load_module, "copy_pays")
+def counts_one_text(o, models, prompts):
+    return copy_pays(o, models, prompts[:1])
 
 
 @mistakes.plant(check_fast_drafter, load_module, "copy_fits")

@@ -12,7 +12,11 @@ from speculative.engines.network import LOCK, CachedNetwork, Network
 from speculative.engines.system import n_cores
 from speculative.support.errors import UserError
 
-LONG_TEXT = 100  # tokens; on AVX2 (benchmarks sweep) a copy saved 16 ms a token, and is made in 1 to 2 s
+# In calls of the target in float32: an int8 copy takes COPY_CALLS to make, and saves SAVED_CALLS for each token, by
+# whether an instruction multiplies bytes, and whether the text is greedy. A greedy text repeats itself, so look-ups
+# save most of these calls. (SAVED_CALLS: the difference of 1/speedup with and without a copy in benchmarks prices.)
+COPY_CALLS = 10
+SAVED_CALLS = {(True, False): 0.25, (True, True): 0.1, (False, False): 0.17, (False, True): 0.02}
 THREAD_BYTES = 2**20  # bytes of weights that are worth a thread, which must meet the others
 
 
@@ -35,8 +39,8 @@ class CEngine(Engine):
     def words(self) -> str:
         return f"C ({library().instructions().decode()}), {self.threads} thread{'s' * (self.threads > 1)}"
 
-    def copy_is_quick(self, N: int) -> bool:  # without an instruction that multiplies bytes, windows of a copy are dear
-        return N >= LONG_TEXT or bool(library().multiplies_bytes())
+    def copy_is_quick(self, N: float, temperature: float) -> bool:
+        return N * SAVED_CALLS[bool(library().multiplies_bytes()), temperature == 0] >= COPY_CALLS
 
     def kernel_words(self, network: Network) -> tuple[str, str] | None:
         if not isinstance(network, CachedNetwork):  # but a user's function
