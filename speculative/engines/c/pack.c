@@ -18,7 +18,8 @@ static void take_block(const Matrix *m, int64_t k, int64_t n, int64_t tile, floa
   if (some < LANES) memset(block, 0, 4 * n * LANES);
   if (out == 1 && some == LANES) for (int64_t j = 0; j < n; j++) {
     memcpy(block[j], w + j * in, 4 * LANES);
-    __builtin_prefetch(w + (n + j) * in);  // of the next block: no processor asks ahead for so many rows
+    for (int64_t i = 0; i < LANES; i += 16)  // of the next block: no processor asks ahead for so many rows
+      __builtin_prefetch(w + (n + j) * in + i);
   }
   else for (int64_t i = 0; i < some; i++) for (int64_t j = 0; j < n; j++) block[j][i] = w[i * out + j * in];
 }
@@ -66,33 +67,32 @@ INLINE void stream(const void *from, int64_t bytes, char *to) {  // past the cac
 #endif
 }
 
-enum { SCANNED = 16 };  // rows that are read side by side: as many as a processor asks for ahead
+enum { MOST_TILES = 8 };  // that are packed side by side: what is scanned for scales is still in a cache then
 
 static float *scales_at(const Matrix *m, int64_t f, int64_t tile) {  // [LANES], if the format has scales
   return (float *)(m->tiles + tile * tile_bytes(f, m->n_in) + part_bytes(f, m->n_in));
 }
 
+INLINE word larger(word size, float x) {  // without their signs, floats are in the order of their bits
+  word other = bits_of(x) & 0x7FFFFFFF;
+  return other > size ? other : size;
+}
+
 static void scale_channels(const Matrix *m, int64_t f, int64_t first, int64_t end) {  // the largest weight becomes 127
-  float block[SCANNED][LANES];
-  for (int64_t tile = first; tile < end; tile++) memset(scales_at(m, f, tile), 0, 4 * LANES);
-  for (int64_t k = 0; k < m->n_in; k += SCANNED)
-    for (int64_t tile = first; tile < end; tile++) {
-      int64_t n = least(m->n_in - k, SCANNED);
-      word largest[LANES];
-      float *scale = scales_at(m, f, tile);
-      memcpy(largest, scale, sizeof(largest));
-      take_block(m, k, n, tile, block);
-      for (int j = 0; j < n; j++)
-        for (int i = 0; i < LANES; i++) {
-          word size = bits_of(block[j][i]) & 0x7FFFFFFF;  // without signs floats are in the order of their bits
-          largest[i] = size > largest[i] ? size : largest[i];
-        }
-      memcpy(scale, largest, sizeof(largest));
-    }
-  for (int64_t tile = first; tile < end; tile++) {
-    float *scale = scales_at(m, f, tile);
-    for (int i = 0; i < LANES; i++) scale[i] = scale[i] / 127 ? scale[i] / 127 : 1;
+  word largest[MOST_TILES * LANES] = {0};
+  const float *w = weights_from(m, 0, first);
+  int64_t n = least(m->n_out, end * LANES) - first * LANES, in = m->in_stride, out = m->out_stride;
+  if (out == 1) for (int64_t k = 0; k < m->n_in; k++) {
+    for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(w + (k + 4) * in + i);
+    for (int64_t i = 0; i < n; i++) largest[i] = larger(largest[i], w[k * in + i]);
   }
+  else for (int64_t i = 0; i < n; i++) for (int64_t k = 0; k < m->n_in; k++)
+    largest[i] = larger(largest[i], w[i * out + k * in]);
+  for (int64_t tile = first; tile < end; tile++)
+    for (int i = 0; i < LANES; i++) {
+      float scale = float_of(largest[(tile - first) * LANES + i]) / 127;
+      scales_at(m, f, tile)[i] = scale ? scale : 1;
+    }
 }
 
 static void pack_tiles(const Matrix *m, int64_t f, int64_t first, int64_t end) {  // tiles first to end - 1
@@ -120,7 +120,7 @@ static void pack_tiles(const Matrix *m, int64_t f, int64_t first, int64_t end) {
 // a block of inputs is packed for them all before the next. Those of a transposed matrix do not.
 void pack(int64_t f, const float *w, int64_t n_in, int64_t n_out, int64_t in_stride, int64_t out_stride, char *tiles) {
   Matrix matrix = {w, n_in, n_out, in_stride, out_stride, tiles};
-  int64_t n_tiles = (n_out + LANES - 1) / LANES, some = out_stride == 1 ? 32 : 1;
+  int64_t n_tiles = (n_out + LANES - 1) / LANES, some = out_stride == 1 ? MOST_TILES : 1;
   for (int64_t first = 0; first < n_tiles; first += some)
     pack_tiles(&matrix, f, first, least(first + some, n_tiles));
 }
