@@ -25,11 +25,17 @@ def parse_drafter(text: str, functions: Mapping[str, Drafter], trees: bool) -> l
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. trees: whether it is to draft
     trees. Raises UserError."""
     specs = {**DRAFTERS, **functions}
-    levels = [[spec_named(name, specs) for name in level.split("+")] for level in text.split("/")]
-    names = [spec.name for spec in chain.from_iterable(levels)]
+    names_of_levels = [level.split("+") for level in text.split("/")]
+    names = [*chain.from_iterable(names_of_levels)]
+    for name in names:
+        if name not in specs:
+            fault = f"{name!r:.80} is unknown" if name else "lacks a name, as a + or a / joins two"
+            hint = did_you_mean(name, specs) or f"there are {', '.join(specs)}, a+b and a/b"
+            raise UserError(Option("drafter"), f" {fault}", hint=hint)
     for name in names:
         if names.count(name) > 1:
             raise UserError(Option("drafter"), f" {text:.80} names {name} twice: once is enough")
+    levels = [[specs[name] for name in level] for level in names_of_levels]
     for [outer, *others] in levels[:-1]:
         if others:
             raise UserError(Option("drafter"), f" {text:.80}: + can only join drafters of the last level")
@@ -49,15 +55,6 @@ def parse_drafter(text: str, functions: Mapping[str, Drafter], trees: bool) -> l
 def names_with(part: str) -> str:
     """Return the names of the drafters that have this part."""
     return ", ".join(name for name, spec in DRAFTERS.items() if getattr(spec, part))
-
-
-def spec_named(name: str, specs: Mapping) -> Drafter:
-    """Return the spec of a name. Raises UserError."""
-    if name not in specs:
-        fault = f"{name!r:.80} is unknown" if name else "lacks a name, as a + or a / joins two"
-        hint = did_you_mean(name, specs) or f"there are {', '.join(specs)}, a+b and a/b"
-        raise UserError(Option("drafter"), f" {fault}", hint=hint)
-    return specs[name]
 
 
 def first_of(drafters: Sequence) -> Callable:

@@ -175,19 +175,19 @@ def model_bytes(dtype: str, shapes: Shapes) -> int:
 # ---- The parameters of a network -------------------------------------------------------------------------------------
 
 
-def leaves(params) -> Iterator:
-    """Yield every array and packed weight in a nested dict of parameters."""
-    if hasattr(params, "nbytes"):
-        yield params
+def arrays_of(params) -> Iterator:
+    """Yield every array in a nested dict of parameters; of a packed weight its tiles."""
+    array = getattr(params, "tiles", params)
+    if hasattr(array, "nbytes"):
+        yield array
         return
     for part in params.values() if isinstance(params, dict) else params:
-        yield from leaves(part)
+        yield from arrays_of(part)
 
 
 def is_mapped(params) -> bool:
     """Return True if some weights lie in a file that is mapped."""
-    for leaf in leaves(params):
-        memory = getattr(leaf, "tiles", leaf)
+    for memory in arrays_of(params):
         while isinstance(memory, np.ndarray):
             memory = memory.base
         if isinstance(memory, memoryview) and isinstance(memory.obj, mmap.mmap):
@@ -196,4 +196,4 @@ def is_mapped(params) -> bool:
 
 
 def n_bytes(params) -> int:
-    return sum([leaf.nbytes for leaf in leaves(params)])
+    return sum([array.nbytes for array in arrays_of(params)])

@@ -28,15 +28,16 @@ class SizedModel(NamedTuple):
     n_cached: int | None = None  # tokens of a cache of its own; None: a whole context
 
 
-def needed(hparams: dict, dtype: str, n_cached: int | None = None) -> int:
-    """Bytes that a model takes: its weights as stored, a cache of float32 for n_cached tokens (default: all of one
-    context), and two float32 tensors on the way."""
-    shapes = checkpoint_shapes(hparams)
-    weights = model_bytes(dtype, shapes)
-    sizes = map(math.prod, shapes.values())
-    largest = 4 * max(sizes)
-    n_tokens = hparams["n_ctx"] if n_cached is None else n_cached
-    return weights + cache_bytes(hparams, n_tokens) + 2 * largest
+def needed(models: Iterable[SizedModel]) -> int:
+    """Return the bytes that models take: of each its weights as stored, a cache of float32, and two float32 tensors on
+    the way."""
+    total = 0
+    for _, hparams, dtype, n_cached in models:
+        shapes = checkpoint_shapes(hparams)
+        largest = max(map(math.prod, shapes.values()))
+        n_tokens = hparams["n_ctx"] if n_cached is None else n_cached
+        total += model_bytes(dtype, shapes) + cache_bytes(hparams, n_tokens) + 2 * 4 * largest
+    return total
 
 
 def cache_bytes(hparams: dict, n_tokens: int) -> int:
@@ -91,14 +92,10 @@ def peak() -> int | None:
 def check(models: Sequence[SizedModel], free: int | None, saving: Sequence[str] = SAVING) -> None:
     """Raise UserError if models need more bytes than are free, and say what would fit. saving: the formats that save
     memory. free: None if unknown, which passes."""
-    total = total_bytes(models)
+    total = needed(models)
     if free is not None and total > free:
         sizes = f"the models need {bytes_in_words(total)} of memory, and {bytes_in_words(free)} are free"
         raise UserError(sizes, ": ", *remedy(models, free, saving))
-
-
-def total_bytes(models: Iterable[SizedModel]) -> int:
-    return sum([needed(model.hparams, model.dtype, model.n_cached) for model in models])
 
 
 def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> list[str]:
@@ -116,13 +113,13 @@ def remedy(models: Sequence[SizedModel], free: int, saving: Sequence[str]) -> li
         if FORMATS[dtype].weight_bytes > least:
             flags = [part for option in options for part in (option, f" {dtype} ")]
             models = [model if model.role in FORMATS else model._replace(dtype=dtype) for model in models]
-            if total_bytes(models) <= free:
+            if needed(models) <= free:
                 return [*flags, "would fit"]
     if "target" in by_role:
         n_parameters = parameter_count(by_role["target"].hparams)
         for size, hparams in reversed(HPARAMS.items()):
             smaller = [model if model.role == "draft" else model._replace(hparams=hparams) for model in models]
-            if parameter_count(hparams) < n_parameters and total_bytes(smaller) <= free:
+            if parameter_count(hparams) < n_parameters and needed(smaller) <= free:
                 return [Option("target_model_size"), f" {size} ", *flags, "would fit"]
     in_batch = any(model.n_cached for model in models)
     return ["take smaller models", *([" or a smaller ", Option("batch")] if in_batch else [])]

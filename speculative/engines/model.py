@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +31,7 @@ class Call(NamedTuple):
         return self.n_read > self.n_rows + 2 * self.n_texts
 
 
-def new_log() -> deque[Call]:
-    return deque(maxlen=N_CALLS)
+new_log: Callable[[], deque[Call]] = partial(deque, maxlen=N_CALLS)
 
 
 class LastCall(NamedTuple):

@@ -54,12 +54,9 @@ class PlainPass:
     takes_trees = False
 
     def __init__(self, params: dict, hparams: dict):
-        self.hparams = hparams
+        self.new_cache = partial(KVCache, hparams)  # of a text
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
         self.params = with_activation(params, activation) | {"n_head": hparams["n_head"]}
-
-    def new_cache(self) -> KVCache:
-        return KVCache(self.hparams)
 
     def __call__(self, tokens, n_last: int, n_past: int, cache: KVCache) -> Rows:  # [n]
         """The rows of the last n_last tokens, which come after the first n_past of the cache."""

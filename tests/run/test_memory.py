@@ -22,8 +22,7 @@ BATCH = [model._replace(n_cached=32 * 60) for model in PAIR]
 
 def test_what_a_model_needs():
     """1558M: 6.23 GB of float32, 0.63 GB of cache, 0.64 GB for wte and one that it is made from."""
-    hparams = HPARAMS["1558M"]
-    assert memory.needed(hparams, "float32") == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
+    assert memory.needed(PAIR[:1]) == 6_230_444_800 + 629_145_600 + 2 * 321_644_800
 
 
 @pytest.mark.parametrize(("batch", "n_cached"), [(1, None), (8, 8 * 41)])  # a text begins with one token at least
@@ -31,8 +30,9 @@ def test_a_copy_needs_no_cache_of_its_own(batch, n_cached, monkeypatch):
     options = {"demo": True, "drafter": "int8", "batch": batch, "n_tokens_to_generate": 40}
     hparams = load_pair(**options).models.spec("target").hparams
     token = 8 * hparams["n_layer"] * hparams["n_embd"]
-    copy = memory.needed(hparams, "int8", n_cached=1) - token
-    total = memory.needed(hparams, "float32", n_cached) + copy
+    target = memory.SizedModel("target", hparams, "float32", n_cached)
+    copy = memory.SizedModel("int8", hparams, "int8", n_cached=1)
+    total = memory.needed([target, copy]) - token
     monkeypatch.setattr(memory, "available", lambda: total)
     assert load_pair(**options)
     monkeypatch.setattr(memory, "available", lambda: total - 1)

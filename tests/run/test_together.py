@@ -22,7 +22,7 @@ from checkpoint_files import MODELS
 from tiny import ROOT
 
 from speculative import UserError, load_pair
-from speculative.engines.c.forward import CompiledPass
+from speculative.engines.c.cache import Cache
 from speculative.engines.c.library import compiles
 from speculative.run import batch
 from speculative.run.steps import Times
@@ -100,14 +100,13 @@ def test_a_text_that_ends_makes_room_for_the_next_prompt(tiny, monkeypatch):
 def test_a_batch_that_nobody_asks_on_gives_back_its_caches(n_steps, tiny, monkeypatch):
     """At once, and not when Python next collects garbage."""
     made = []
-    new_cache = CompiledPass.new_cache
+    new_cache = Cache.__init__
 
-    def watched(forward):
-        cache = new_cache(forward)
+    def watched(cache, hparams):
+        new_cache(cache, hparams)
         made.append(weakref.ref(cache))
-        return cache
 
-    monkeypatch.setattr(CompiledPass, "new_cache", watched)
+    monkeypatch.setattr(Cache, "__init__", watched)
     gc.disable()
     try:
         steps = tiny.batch(PROMPTS, N)

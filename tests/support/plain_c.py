@@ -49,7 +49,7 @@ void product(int64_t rows, int64_t n_in, const float *x, const float *w, float *
 
 def compiler() -> list[str]:
     """The command and the flags with which engine.c is compiled."""
-    return [*library.compilers()[0], *library.FLAGS, library.native()]
+    return [*library.compilers()[0], *library.FLAGS, library.NATIVE]
 
 
 def compiled(code: str, sources: Path, folder: Path, *flags: str) -> ctypes.CDLL:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from speculative.engines.c.cache import Cache
 from speculative.engines.c.library import library
-from speculative.engines.c.packing import PackedWeight, address, aligned, format_number
+from speculative.engines.c.packing import PackedWeight, address, aligned
 from speculative.engines.c.threads import pool
 from speculative.engines.formats import BLOCK
 from speculative.engines.network import Rows, TextRows
@@ -43,10 +44,10 @@ def linear(w: PackedWeight | np.ndarray, b: np.ndarray | None = None) -> dict:
     if b is not None:
         fields["b"] = b
     if isinstance(w, PackedWeight):
-        fields["format"] = format_number(w.format.name)
+        fields["format"] = library().numbers["format"][w.format.name]
         fields["tiles"] = w.tiles
     else:
-        fields["format"] = format_number("float32")
+        fields["format"] = library().numbers["format"]["float32"]
         fields["tiles"] = w
         fields["row_bytes"] = w.strides[0]
     return fields
@@ -84,11 +85,11 @@ class CompiledPass:
         activation = hparams.get("activation_function", "gelu_new")
         n_keys = hparams["n_ctx"] + library().lanes() + n_embd // hparams["n_head"]
         n_row = BLOCK * -(-max(n_embd, n_inner, n_keys) // BLOCK)  # numbers of the longest row
-        n_group = library().rows_of_a_group(format_number("float32"))
+        formats = library().numbers["format"]
         self.hparams = hparams
         self.n_threads = n_threads
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
-        self.group = library().rows_of_a_group(format_number(params["wte"].format.name))
+        self.group = library().rows_of_a_group(formats[params["wte"].format.name])
         self.texts = (library().structs["Text"] * CHUNK)()  # the texts of a call, which each have a row or more
         self.kept: list[np.ndarray] = []  # the arrays whose addresses engine.c has
         values = {  # in the order of arguments.h
@@ -97,7 +98,7 @@ class CompiledPass:
             "n_inner": n_inner,
             "n_ctx": hparams["n_ctx"],
             "n_vocab": hparams["n_vocab"],
-            "activation": library().names["activation"].index(activation),
+            "activation": library().numbers["activation"][activation],
             "blocks": params["blocks"],
             "wte": [{"w": params["wte"]}],
             "wpe": params["wpe"],
@@ -113,17 +114,15 @@ class CompiledPass:
                     "prepared": aligned(CHUNK * n_row),
                     "row": aligned(n_row),
                     "sums": aligned(library().floats_of_sums()),
-                    "scores": aligned(n_group * n_row),
+                    "scores": aligned(library().rows_of_a_group(formats["float32"]) * n_row),
                 }
                 for _ in range(n_threads)
             ],
             "texts": self.texts,
         }
         self.arguments = filled(library().structs["GPT2"], values, self.kept)
+        self.new_cache = partial(Cache, hparams)  # of a text
         self.layers_in_turn = cycle(range(hparams["n_layer"]))  # that layer_seconds times
-
-    def new_cache(self) -> Cache:
-        return Cache(self.hparams)
 
     def __call__(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> Rows:  # [n]
         """The same as PlainPass. In a tree, sees [n, n_past + n] says which tokens each one sees: itself, and all

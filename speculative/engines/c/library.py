@@ -38,10 +38,8 @@ CPU = cpu()
 if "Intel" in CPU:  # whose vdpbf16ps multiplies at half the rate of FMAs
     FLAGS.append("-DSLOW_DOT2")
 
-
-def native() -> str:
-    """The flag that lets a compiler use all instructions of this CPU."""
-    return "-mcpu=native" if platform.machine().lower() in ("aarch64", "arm64") else "-march=native"
+# The flag that lets a compiler use all instructions of this CPU.
+NATIVE = "-mcpu=native" if platform.machine().lower() in ("aarch64", "arm64") else "-march=native"
 
 
 def compilers() -> list[list[str]]:
@@ -75,7 +73,7 @@ def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
 
 def build(folder: Path, announcement: str = "") -> Path:
     """The library in this folder, compiled now if it is missing. Raises OSError, RuntimeError."""
-    tries = [*product(([native()], []), compilers())]
+    tries = [*product(([NATIVE], []), compilers())]
     made_of = repr([*FLAGS, *tries, CPU, *map(Path.read_bytes, SOURCES)])
     path = folder / f"engine-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.so"
     if size_of(str(path)):  # a computer that loses power may leave an empty file
@@ -98,7 +96,7 @@ class Library(ctypes.CDLL):
         """Raises OSError."""
         super().__init__(str(path))
         for name in ("lanes", "rows_of_a_group", "floats_of_sums", "tile_bytes", "run_pass"):
-            self[name].restype = c_int64
+            getattr(self, name).restype = c_int64  # not self[name], which is a new function each time
         self.rows_of_a_group.argtypes = [c_int64]
         self.tile_bytes.argtypes = [c_int64, c_int64]
         self.pack.argtypes = [c_int64, c_void_p, *[c_int64] * 4, c_void_p]
@@ -107,11 +105,12 @@ class Library(ctypes.CDLL):
         self.crc32c.argtypes = [c_void_p, c_int64]
         self.crc32c.restype = c_uint32
         self.instructions.restype = c_char_p
-        self.names: dict[str, list[str]] = {}  # of each table, in the order of their numbers in C
+        self.numbers: dict[str, dict[str, int]] = {}  # by the name of a table, and a name in it
         for table in ("format", "activation", "result"):
             function = self[f"{table}_names"]
             function.restype = c_char_p
-            self.names[table] = function().decode().split()
+            names = function().decode().split()
+            self.numbers[table] = {name: number for number, name in enumerate(names)}
         self.structs: dict[str, Any] = {}
         for name in ("Linear", "Norm", "Attn", "Mlp", "Block", "Scratch", "Text", "GPT2"):
             function = self[f"layout_of_{name}"]

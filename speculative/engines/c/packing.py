@@ -32,22 +32,12 @@ class PackedWeight(NamedTuple):
 
     shape: Shape  # [n_in, n_out]; of the embedding [n_embd, n_vocab]
     format: Format
-    tiles: np.ndarray  # uint8 [n_tiles, bytes of a tile]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, all of which each product reads."""
-        return self.tiles.nbytes
-
-
-def format_number(name: str) -> int:
-    """Return the number of this format in engine.c."""
-    return library().names["format"].index(name)
+    tiles: np.ndarray  # uint8 [n_tiles, bytes of a tile], all of which each product reads
 
 
 def tiles_shape(shape: Shape, format: Format) -> Shape:
     n_in, n_out = shape
-    return -(-n_out // library().lanes()), library().tile_bytes(format_number(format.name), n_in)
+    return -(-n_out // library().lanes()), library().tile_bytes(library().numbers["format"][format.name], n_in)
 
 
 def pack_matrix(w, format: Format) -> PackedWeight:  # [n_in, n_out]
@@ -56,7 +46,7 @@ def pack_matrix(w, format: Format) -> PackedWeight:  # [n_in, n_out]
     row, column = (stride // w.itemsize for stride in w.strides)
     shape = tiles_shape(w.shape, format)
     tiles = aligned(shape, np.uint8)
-    library().pack(format_number(format.name), w.ctypes.data, n_in, n_out, row, column, tiles.ctypes.data)
+    library().pack(library().numbers["format"][format.name], w.ctypes.data, n_in, n_out, row, column, tiles.ctypes.data)
     return PackedWeight(w.shape, format, tiles)
 
 

@@ -33,13 +33,14 @@ class ThreadPool:
         """Compute a pass: call is engine.c's struct GPT2. Raises ValueError for rows that C refuses."""
         call.n_threads = 1 if time.perf_counter() < self.single_until else n_threads
         run_pass = library().run_pass
-        names = library().names["result"]
-        result = names[run_pass(ctypes.byref(call), 0)]
-        if result == "others_asleep":
+        results = library().numbers["result"]
+        result = run_pass(ctypes.byref(call), 0)
+        if result == results["others_asleep"]:
             self.wake_workers(n_threads - 1)
-            result = names[run_pass(ctypes.byref(call), 1)]
-        if result in REFUSALS:
-            raise ValueError(REFUSALS[result])
+            result = run_pass(ctypes.byref(call), 1)
+        for name, reason in REFUSALS.items():
+            if result == results[name]:
+                raise ValueError(reason)
         self.look_for_cores(call)
 
     def wake_workers(self, n: int) -> None:
