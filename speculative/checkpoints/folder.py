@@ -115,8 +115,10 @@ def name_of(model_size: str, models_dir: str, source: str) -> str:
         name = checked_model_name(model_size)
     except ValueError as must_be:
         raise UserError(f"model size {model_size!r:.200} should be {must_be}") from None
-    if source == "huggingface" and not os.path.isdir(local_folder(name, models_dir)):
-        return HUGGING_FACE.get(name, name)
+    if source == "huggingface" and name in HUGGING_FACE:
+        files = look(local_folder(name, models_dir))
+        if files.missing() and can_be_downloaded(name, files):
+            return HUGGING_FACE[name]
     return name
 
 

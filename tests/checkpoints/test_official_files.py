@@ -179,6 +179,9 @@ def test_a_cache_serves_both_names_of_a_model(tiny_pair, tiny_hparams, tmp_path)
     """Offline, in a process of its own, as the library reads its variables once."""
     commit = "0123456789abcdef" * 2 + "01234567"
     runs = []
+    incomplete = tmp_path / "none" / "124M"  # an official model whose download was interrupted
+    incomplete.mkdir(parents=True)
+    (incomplete / "hparams.json.part").touch()
     for number, (kept, words, _) in enumerate(ASKED):
         hub = tmp_path / str(number)
         repository = hub / f"models--{kept.replace('/', '--')}"
