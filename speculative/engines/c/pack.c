@@ -110,7 +110,7 @@ static void pack_tiles(const Matrix *m, int64_t f, int64_t first, int64_t end) {
       }
       if (n < BLOCK) memset(block, 0, sizeof(block));
       take_block(m, k, n, tile, block);
-      memset(words, 0, sizeof(words));
+      memset(words, 0, part_bytes(f, BLOCK));
       pack_block[f](block, formats[f].scale_bytes ? scales_at(m, f, tile) : 0, words);
       stream(words, part_bytes(f, n), out);
     }
