@@ -10,6 +10,7 @@ E2 = 0.5 E1: the second has half the rate of the first. Rates are found from val
 two numbers are in one race if, wherever they are equal, the E of the one is the same multiple of the E of the other.
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -73,12 +74,42 @@ def winners(numbers: dict[int, Number], k: int) -> list[int]:
 
 
 def start(numbers: dict[int, Number]) -> dict[int, float]:
-    """Their rates, in proportion to which each of them is the first. Nothing else is told of them from then on."""
-    fastest = fastest_of([number.formula for number in numbers.values()])
-    rates = {i: rate(fastest, number.formula) for i, number in numbers.items()}
+    """Their rates. Nothing else is told of them from then on."""
+    rates = rates_of(numbers)
     for number in numbers.values():
         number.u.spend()
     return rates
+
+
+def rates_of(numbers: dict[int, Number]) -> dict[int, float]:
+    """Their rates, in proportion to which each of them is the first."""
+    fastest = fastest_of([number.formula for number in numbers.values()])
+    return {i: rate(fastest, number.formula) for i, number in numbers.items()}
+
+
+class Race(Uniform):
+    """The u that tells the first of a race. The race starts when somebody asks for it: so there may be several of the
+    same numbers, as of one noise for all rows, if only one is looked at."""
+
+    def __init__(self, numbers: dict[int, Number]):
+        super().__init__()
+        self.waiting = [number.u for number in numbers.values()]
+
+    def start(self) -> None:
+        """Raises NotFollowed if something is known of the numbers by now."""
+        if self.waiting:
+            check_start(self.waiting)
+            for u in self.waiting:
+                u.spend()
+            self.waiting = []
+
+    def fork_at(self, edges) -> int:
+        self.start()
+        return super().fork_at(edges)
+
+    def spend(self, beaten: Sequence = ()) -> None:
+        self.start()
+        super().spend(beaten)
 
 
 def is_first(number: Number, other: Number, is_larger: bool) -> bool:

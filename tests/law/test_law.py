@@ -788,6 +788,21 @@ def test_what_cannot_be_followed_is_drawn(monkeypatch, number, is_right, said):
     assert found in str(verdict)
 
 
+def test_a_length_that_cannot_be_followed_is_not_left_out(monkeypatch):
+    """Such a sampler may be wrong there, and right wherever it can be followed."""
+    monkeypatch.setattr(drawn, "PORTION", 60)
+    monkeypatch.setattr(drawn, "MOST_TEXTS", 60)
+
+    def mine(x, draft_model, target_model, N, K):
+        for _ in range(N):
+            row = target_model(x)[-1]
+            token = np.random.choice(len(row), p=row) if K < 3 else int(np.random.normal() > 0)
+            x = [*x, token]
+        return x
+
+    assert str(speculative.law(mine)).startswith("Not lossless, by 60 texts, twice.")
+
+
 def test_the_case_that_is_shown_is_of_the_smallest_line_and_there_the_furthest():
     smaller, larger = sorted(LINES[3:5], key=lambda line: line.N)
     assert LINES.index(smaller) > LINES.index(larger)

@@ -4,6 +4,7 @@ import pkgutil
 import random  # noqa: F401, for the expressions
 import re
 import sys
+from ctypes import c_float  # noqa: F401, likewise
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,6 +97,7 @@ np.random.default_rng(random.randrange(2**31)).random() < r
 """
 # Each draws from p = [0.5, 0.3, 0.2], whose sums are `sums`.
 DRAWN = """
+(E := torch.rand(3).log(), torch.stack([(E / p).argmax(), (E / p.flip(0)).argmax()]))[1][0]
 distributions.Categorical(logits=p.log()).sample((1,))
 (p / torch.empty_like(p).exponential_(1)).argmax()
 (torch.empty_like(p).exponential_() / p).argmin()
@@ -130,7 +132,10 @@ torch.zeros(2).scatter_(0, torch.tensor([0]), torch.rand(1), reduce="add")[0] < 
 (p.log() - torch.log(-torch.log(torch.rand(3).clamp(max=0.999)))).argmax()
 (p / (torch.empty_like(p).exponential_() + 0.01)).argmax()
 (torch.rand(3) * p).argmax()
+(E := torch.rand(3).log(), (E / p).argmax() + (E / p.flip(0)).argmax())[1]
 torch.rand(2).sum() < r
+c_float.from_address(torch.rand(1).data_ptr()).value < r
+np.from_dlpack(torch.rand(1))[0] < r
 torch.rand(1) * (1 - torch.rand(1)) < r
 (u := torch.rand(1)) * (1 - u) < 0.1
 """

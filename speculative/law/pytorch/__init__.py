@@ -46,6 +46,7 @@ from speculative.law.pytorch.operations import (
     ATEN,
     Call,
     ask_for_ints,
+    check_known,
     compute,
     convert,
     draw,
@@ -124,7 +125,8 @@ def tensor_of(given, dtype=None, *_, **__):
 # ---- While somebody's function is followed ---------------------------------------------------------------------------
 #
 # The mode sees what becomes of tensors. It does not see what gives their numbers to Python (the exits: item, tolist,
-# numpy), nor what takes numbers from there (the entries: torch.tensor): these functions are replaced.
+# numpy) or shows where they are (data_ptr), nor what takes numbers from there (the entries: torch.tensor): these
+# functions are replaced.
 
 
 # Methods of a tensor, as functions of its Numbers.
@@ -136,6 +138,7 @@ EXITS: dict[str, Callable] = {
     "__int__": lambda numbers: int(numbers.item()),
     "__bool__": lambda numbers: bool(numbers.item()),
 }
+ADDRESSES = ("data_ptr", "__dlpack__")  # its methods by which others read its memory, as Triton's interpreter does
 ENTRIES = ("tensor", "as_tensor", "from_numpy")  # functions of torch
 
 
@@ -144,6 +147,7 @@ def unknown_tensors() -> Iterator[None]:
     """Within, PyTorch's random numbers are unknown. What it would compile is run as it is written."""
     mode = UnknownMode()
     exits: dict[str, Any] = {name: exit_of(mode, name) for name in EXITS}
+    exits |= {name: address_of(mode, name) for name in ADDRESSES}
     entries: dict[str, Any] = {name: entry_of(name) for name in ENTRIES}
     with contextlib.ExitStack() as stack:
         # PyTorch divides even a softmax of a few rows among threads, which takes longer than the softmax.
@@ -173,6 +177,20 @@ def exit_of(mode: UnknownMode, name: str) -> Callable:
         return EXITS[name](objects)
 
     return leave
+
+
+def address_of(mode: UnknownMode, name: str) -> Callable:
+    """The method of a tensor, which refuses to show where its unknown numbers are: they would be read as NaNs."""
+    method = getattr(torch.Tensor, name)
+
+    def show(tensor, *args, **named):
+        if current_mode() is mode and coded_numbers():
+            with without_modes():
+                resolve(tensor)
+                check_known(name, tensor)
+        return method(tensor, *args, **named)
+
+    return show
 
 
 def entry_of(name: str) -> Callable:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from speculative.law.forks import NotFollowed, Uniform
+from speculative.law.forks import NotFollowed
 from speculative.law.generators import TRANSFORMS, NoDistribution, UnknownGenerator, draw_indices, edges_of
 from speculative.law.pytorch.codes import (
     N_VALUES,
@@ -26,7 +26,7 @@ from speculative.law.pytorch.codes import (
     schema_of,
     write,
 )
-from speculative.law.races import largest, largest_first, racers, start
+from speculative.law.races import Race, largest, largest_first, racers, rates_of
 from speculative.law.unknown import UnknownNumber, WholeNumber, computed
 
 ATEN = torch.ops.aten
@@ -274,9 +274,9 @@ def largest_later(row) -> np.ndarray:  # [n] -> []
     if len(racing) < 2:
         index[()] = largest(row)
         return index
-    rates = start(racing)
+    rates = rates_of(racing)
     edges = edges_of(np.array([rates.get(i, 0.0) for i in range(len(row))]).tobytes())
-    index[()] = WholeNumber.among(Uniform(), edges)
+    index[()] = WholeNumber.among(Race(racing), edges)
     return index
 
 

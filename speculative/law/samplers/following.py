@@ -158,6 +158,9 @@ def follow_case(case: Case, findings: Findings, most_nodes: float) -> None:
     except (NotRepeatable, TooManyPaths):
         raise
     except UserError as error:
+        # A length with random numbers that cannot be followed is none that the sampler cannot do: its texts are drawn.
+        if isinstance(error.__cause__ or error, NotFollowed) and not findings.wrong:
+            raise
         findings.raised[case] = error
         return
     findings.laws[case] = own_law
