@@ -2,9 +2,10 @@
 
     python -m benchmarks public FOLDER [NAME ...]
 
-FOLDER holds a checkout of each project, FOLDER/OWNER/NAME, at the commit of the list below; nothing of theirs is kept
-here. What is added to each is a function of benchmarks/samplers/adapters.py, which returns the project's own in one of
-the law's forms. Each runs in a process of its own, which needs PyTorch, transformers and einops (requirements-law.txt).
+FOLDER holds a checkout of each project, FOLDER/OWNER/NAME, at the commit of the list below. One at several commits is
+FOLDER/OWNER/NAME@VERSION. Nothing of theirs is kept here. What is added to each is a function of samplers/adapters.py,
+which returns the project's own in one of the law's forms. Each runs in a process of its own, which needs PyTorch,
+transformers, einops and MLX (requirements-law.txt).
 """
 
 import ast
@@ -23,7 +24,7 @@ from unittest.mock import MagicMock
 import speculative
 from benchmarks.samplers.listed import SAMPLERS, Sampler
 from benchmarks.tables import parser_of
-from speculative.law.samplers import following, guard
+from speculative.law.samplers import drawn, following, guard
 from speculative.law.samplers.verdicts import Verdict
 from speculative.support.errors import UserError, did_you_mean
 
@@ -33,6 +34,7 @@ OURS = ("encoder", "gpt2", "main", "utils")  # names of the blog's files, which 
 NOT_COMPILED = {"PYTORCH_JIT": "0", "TORCHDYNAMO_DISABLE": "1"}  # compiled code cannot be followed
 MOST_NODES, MOST_PATHS = 5_000, 500  # fewer than the law's, since there are many samplers
 MOST_SECONDS = (60, 600)  # seconds of a text, for which a machine with other work takes longer
+SECONDS_OF_DRAWS = 90  # more than the law's: JAX compiles each shape first
 HEADINGS = ("file", "function", "verdict", "distance", "cause", "lines added")
 
 
@@ -91,7 +93,9 @@ def judge(root: Path, name: str) -> Row:
     try:
         adapters = runpy.run_path(str(ADAPTERS), run_name="law")
         verdict = speculative.law(adapters[name]())
-    except (UserError, ImportError) as error:
+    except UserError as error:  # without its hint, as what was printed
+        return row_of(sampler, f"cannot tell: {''.join(error.sentence)}", "", n_lines)
+    except ImportError as error:
         return row_of(sampler, f"cannot tell: {error}", "", n_lines)
     return row_of(sampler, in_short(verdict), f"{verdict.distance:.2g}", n_lines)
 
@@ -107,7 +111,7 @@ def in_short(verdict: Verdict) -> str:
     """The first sentence of a verdict, without the distance."""
     sentence = verdict.words.split("\n")[0]
     if verdict.lossless is None:
-        return sentence
+        return sentence.split(" of each")[0].lower()
     return re.split("[:.] ", sentence)[0].lower()
 
 
@@ -119,10 +123,16 @@ def lines_added(name: str) -> str:
     return str(sum(not line.startswith(("#", '"""', "import ", "from ")) and line != "" for line in lines))
 
 
+def checkout_of(sampler: Sampler, folder: Path) -> Path:
+    """Where a project is in a folder, at a sampler's version."""
+    root = folder / f"{sampler.project}@{sampler.version}"
+    return root if root.is_dir() else folder / sampler.project
+
+
 def row_in_a_process(folder: Path, name: str) -> Row:
     """The row of a sampler, judged by another Python."""
     sampler = SAMPLERS[name]
-    root = folder / sampler.project
+    root = checkout_of(sampler, folder)
     if sampler.file and not (root / sampler.file).is_file():
         return row_of(sampler, f"not there: {root / sampler.file}", "")
     command = [sys.executable, "-c", f"from benchmarks.public import child; child({str(root)!r}, {name!r})"]
@@ -136,6 +146,7 @@ def child(root: str, name: str) -> None:
     """Print a row as JSON."""
     following.MOST_NODES, following.MOST_PATHS, following.MOST_NODES_OF_LINE = MOST_NODES, MOST_PATHS, 0
     guard.MOST_SECONDS = MOST_SECONDS
+    drawn.SECONDS = SECONDS_OF_DRAWS
     print(json.dumps(judge(Path(root), name)))
 
 

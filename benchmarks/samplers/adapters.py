@@ -3,8 +3,9 @@
 Each returns a rule or a loop, and imports its project only when it is called.
 """
 
+import sys
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import torch
 
@@ -14,6 +15,8 @@ from benchmarks.samplers.networks import (
     by_windows,
     decode_with_paths,
     from_last,
+    greedy,
+    import_triton,
     moved_up,
 )
 from speculative.law import as_tensors
@@ -475,3 +478,316 @@ def drsy():
         return theirs.speculative_sampling(x.tolist(), *models, Tokenizer(), K, {"max_new_tokens": N})
 
     return speculative_sampling
+
+
+def wtlow003():
+    """The tokens that it yields, at temperature 1 without filters."""
+    from src.speculative_sampling import speculative_sampling as theirs
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        models = Network(draft_model), Network(target_model)
+        return [*x, *(int(token) for token, _ in theirs(torch.tensor([x]), *models, N, K, 1.0, 0, 0.0))]
+
+    return speculative_sampling
+
+
+def ishapira1():
+    """The function of its notebook, whose models return rows."""
+    from speculative.law import function_at
+
+    theirs = function_at(f"{sys.path[0]}/speculative_sampling.ipynb:rejection_sampling")
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        models = (lambda ids, model=model: torch.tensor(model(ids[0])) for model in (draft_model, target_model))
+        return theirs(torch.tensor([x]), *models, K, N)[0]
+
+    return speculative_sampling
+
+
+def speculoos():
+    """Its sample() at temperature 0.5 without filters."""
+    from speculoos.sampler import SpeculativeSampler
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        loop = SpeculativeSampler.__new__(SpeculativeSampler)
+        loop.K, loop.eps, loop.sample_config = K, 1e-10, {"temperature": 0.5}
+        loop.draft_model, loop.target_model = Network(draft_model, 0.5), Network(target_model, 0.5)
+        return loop.sample(torch.tensor([x]), N)[0]
+
+    return speculative_sampling
+
+
+def transformers_neuronx():
+    """Its DefaultTokenAcceptor with drafts of our loop. The ids that are not 0 count, as in its loop: all tokens are
+    moved up by one."""
+    from transformers_neuronx.speculation import DefaultTokenAcceptor
+
+    def rule(proposal, q, rng):
+        drafts, p, q = as_tensors(proposal, q)
+        logits = (torch.nn.functional.pad(rows, (1, 0)).log() for rows in (p, q))
+        ids = DefaultTokenAcceptor()(drafts + 1, *logits)[0]
+        return ids[: torch.count_nonzero(ids)] - 1
+
+    return rule
+
+
+def sequoia():
+    """accept_step() of its SpecTree with two children, drawn by its sampling_without_replacement()."""
+    from Tree.SpecTree import SpecTree
+
+    from utils import get_residual, sampling_without_replacement
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        def window(text):
+            p, q = (torch.tensor(model(text)[-1]) for model in (draft_model, target_model))
+            m = min(2, int((p > 0).sum()))
+            tree = SpecTree.__new__(SpecTree)
+            tree.temperature, tree.dtype, tree.ground_truth_len, tree.residual_graph = 1, p.dtype, 1, get_residual
+            tree.Successors, tree.r = [[*range(1, m + 1)]], torch.rand(m + 1)
+            tree.draft_logits, tree.target_logits = p.log()[None], q[None]
+            children = sampling_without_replacement(p.log()[None], torch.rand(1, len(p)), m, 1)
+            tree.tokens = from_last(children[None])[0]
+            place, residual = tree.accept_step(0)
+            return [tree.tokens[place] if place >= 0 else residual.multinomial(1)]
+
+        return by_windows(window, x, N)
+
+    return speculative_sampling
+
+
+def layer_skip():
+    """Its generate_token_ids() at temperature 1; the early layers are the draft. N + 1, as a call that drafts nothing
+    divides by zero."""
+    import self_speculation.self_speculation_generator as theirs
+    from self_speculation.generator_base import GenerationConfig
+
+    def forward(model, ids, past, is_late):
+        n = past[0][0].shape[2] - (ids.numel() - 1 if is_late else 0) if past else 0  # before ids
+        result = model(ids, theirs.crop_past_key_values(past or [], n))
+        return SimpleNamespace(logits=result.logits, past_key_values=result.past_key_values, exit_query_cache=None)
+
+    theirs.forward_early = lambda models, ids, past, *_: forward(models.draft, ids, past, False)
+    theirs.forward_remainder = lambda models, ids, past, *_: forward(models.target, ids, past, True)
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        models = SimpleNamespace(device="cpu", draft=Network(draft_model), target=Network(target_model))
+        config = GenerationConfig(N + 1, num_speculations=K, temperature=1.0, top_p=1.0)
+        loop = theirs.SelfSpeculativeGenerationStrategy()
+        return [*x, *loop.generate_token_ids(models, x.tolist(), [], config).predicted_tokens]
+
+    return speculative_sampling
+
+
+def self_speculative():
+    """Its self_speculative_sample() at temperature 1; the draft is the model within self_draft(). N + 1, as a call that
+    drafts nothing divides by zero."""
+    import decoding as theirs
+
+    theirs.top_k_top_p_filtering = lambda logits, **_: logits  # no longer in transformers
+    always = {"do_sample": True, "do_sample_draft": True, "temperature": 1.0}
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        class Model(Network):
+            def __call__(self, **given):
+                return vars(super().__call__(**given))
+
+            def self_draft(self):
+                return patch.object(self, "model", draft_model)
+
+        ids = torch.tensor([x])
+        text = theirs.self_speculative_sample(Model(target_model), None, ids, N + 1, max_step_draft=K, **always)
+        return [*x, *text["generate_ids"][0]]
+
+    return speculative_sampling
+
+
+def ssd():
+    """Its verify() with drafts of our loop, all from its cache."""
+    from ssd.utils.verify import verify
+
+    def rule(proposal, q, rng):
+        drafts, p, q = as_tensors(proposal, q)
+        accepted, own = verify(q.log(), p.log(), from_last(drafts), torch.ones(1), torch.ones(1), torch.ones(1))
+        return [*accepted[0][1:], *own]
+
+    return rule
+
+
+def ssd_miss():
+    """Its verify() with the drafts that its draft_runner.py, lines 193 and 194, makes if its cache has none."""
+    from ssd.utils.verify import verify
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        def window(text):
+            n_vocab = target_model(text).shape[1]
+            drafts = torch.empty(1, K, n_vocab).uniform_().argmax(-1)
+            q = torch.tensor(target_model([*text, *drafts[0].tolist()])[-K - 1 :])[None]
+            ones = torch.ones(1)
+            accepted, own = verify(q.log(), None, from_last(drafts), ones, ones, torch.zeros(1))
+            return [*accepted[0][1:], *own]
+
+        return by_windows(window, x, N)
+
+    return speculative_sampling
+
+
+def no_magic():
+    """Its decode_speculative() at temperature 1. Token 0 ends a text, which others follow here."""
+    import microspeculative as theirs
+
+    def forward_float(token, place, cache, model, options):
+        cache[0]["k"].append([token])
+        return torch.tensor(model([row[0] for row in cache[0]["k"]])[-1]).log().tolist()
+
+    theirs.forward_float, theirs.BLOCK_SIZE = forward_float, Network.max_seq_length
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        options = {"n_layer": 1, "vocab_size": target_model(x).shape[1], "bos": 0}
+
+        def window(text):
+            n = len(x) + N - len(text)
+            ids = theirs.decode_speculative(text, target_model, draft_model, options, options, n, K, 1.0)[0]
+            return ids if len(ids) >= n else [*ids, 0]
+
+        return by_windows(window, x, N)
+
+    return speculative_sampling
+
+
+def vllm_0_33():
+    """Its rejection_sample(): the parameters are one of the law's forms. Each line of its Triton kernels is done by
+    PyTorch."""
+    import_triton()
+    from vllm.v1.sample.rejection_sampler import rejection_sample
+
+    return rejection_sample
+
+
+def lmdeploy():
+    """Its rejection_sample() with drafts of our loop. Each line of its Triton kernels is done by PyTorch."""
+    import_triton()
+    from lmdeploy.pytorch.spec_decode.reject_sampler import rejection_sample
+
+    def rule(proposal, q, rng):
+        drafts, p, q = as_tensors(proposal, q)
+        bonus = torch.multinomial(q[:, -1], 1)[0]
+        options = SimpleNamespace(max_top_k=0, top_k=None)
+        return rejection_sample(q[:, :-1].log(), drafts, bonus, options, p)[0][0]
+
+    return rule
+
+
+def text_generation_inference():
+    """Its HeterogeneousNextTokenChooser at temperature 1, with the drafts that the draft has as the likeliest."""
+    from text_generation_server.utils.tokens import HeterogeneousNextTokenChooser
+
+    off = {"watermark": [0], "frequency_penalty": [0], "top_k": [0], "grammars": [""], "grammar_types": [0]}
+    ones = {name: [1] for name in ("temperature", "repetition_penalty", "top_p", "typical_p", "do_sample")}
+    options = off | ones | {"seeds": [0], "tokenizer": None, "dtype": None, "device": "cpu"}
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        chooser = HeterogeneousNextTokenChooser(**options)
+
+        def window(text):
+            ids = torch.tensor([greedy(draft_model, text, K)])
+            logits = torch.tensor(target_model(ids[0])[len(text) - 1 :]).log()
+            return chooser(ids, logits, 0, ids[:, len(text) :])[0]
+
+        return by_windows(window, x, N)
+
+    return speculative_sampling
+
+
+def recurrent_drafter():
+    """Two beams of its drafter: the draft's two likeliest tokens, and its likeliest after them. Its functions choose a
+    beam and draw the token after it."""
+    from recurrent_drafting.recurrent_drafting import _choose_from_candidates, _prepare_next_input
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        models = draft_model, target_model
+
+        def window(text):
+            firsts = draft_model(text)[-1].argsort()[::-1][:2].tolist()
+            paths = [greedy(draft_model, [*text, j], K - 1) for j in firsts]
+            beams = torch.tensor(paths)[None, :, len(text) - 1 :]
+            p, q = (torch.tensor([model(path)[len(text) - 1 :] for path in paths]).log()[None] for model in models)
+            n, best = _choose_from_candidates(beams, q, p[:, :, :-1])
+            _, token = _prepare_next_input(p[:, :, :-1], q, q, best, n)
+            return [*beams[0, best[0], 1 : n[0] + 1], token]
+
+        return by_windows(window, x, N)
+
+    return speculative_sampling
+
+
+def tpu_inference():
+    """Its rejection_sample() with drafts of our loop."""
+    import jax
+    from jax import numpy as jnp
+    from tpu_inference.layers.jax.sample.rejection_sampler import rejection_sample
+
+    def rule(proposal, q, key):
+        own, bonus = jax.random.split(key)
+        bonus = jax.random.categorical(bonus, jnp.log(q[-1:]))
+        drafts, p = jnp.array(proposal.tokens), jnp.array(proposal.p)
+        ids = rejection_sample(drafts, jnp.array([len(drafts)]), p, jnp.array(q[:-1]), bonus, True, own)
+        return ids[ids >= 0]
+
+    return rule
+
+
+def rt_dlm():
+    """_verify_and_accept() of its SpeculativeDecoder with drafts of our loop."""
+    from jax import numpy as jnp
+    from src.core.sampling import SpeculativeDecoder
+
+    def rule(proposal, q, key):
+        loop = SpeculativeDecoder(lambda _, text: jnp.log(jnp.array(q))[None], None)
+        drafts, p = jnp.array([proposal.tokens]), jnp.array(proposal.p)[None]
+        chances = jnp.take_along_axis(p, drafts[..., None], axis=-1)[..., 0]
+        return loop._verify_and_accept(None, jnp.zeros((1, 1), int), drafts, chances, key)[0][0]
+
+    return rule
+
+
+def mlx_lm():
+    """Its speculative_generate_step() with a sampler of MLX's; its cache holds the text."""
+    import mlx.core as mx
+    from mlx_lm.generate import speculative_generate_step
+
+    class Text(list):
+        state = ()
+
+        def is_trimmable(self):
+            return True
+
+        def trim(self, n):
+            del self[len(self) - n :]
+
+    class Model(Network):
+        def make_cache(self):
+            return [Text()]
+
+        def __call__(self, ids, cache):
+            cache[0] += ids[0].tolist()
+            return mx.log(mx.array(self.model(cache[0])[-ids.size :]))[None]
+
+    def speculative_sampling(x, draft_model, target_model, N, K):
+        given = {"num_draft_tokens": K, "max_tokens": N, "sampler": mx.random.categorical}
+        steps = speculative_generate_step(mx.array(x), Model(target_model), Model(draft_model), **given)
+        return [*x, *(token for token, *_ in steps)]
+
+    return speculative_sampling
+
+
+def megatron():
+    """Its verify_speculative_tokens() with drafts of our loop; the target's tokens are drawn as in its controller."""
+    from megatron.core.inference.text_generation_controllers.mtp_utils_pytorch import verify_speculative_tokens
+
+    def rule(proposal, q, rng):
+        drafts, _, q = as_tensors(proposal, q)
+        own = torch.multinomial(q[0], 1)[:, 0]
+        last, *_ = verify_speculative_tokens(from_last(drafts)[0], own, 1, 0, drafts.shape[1])
+        return own[: last[0] + 1]
+
+    return rule

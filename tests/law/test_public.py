@@ -65,10 +65,40 @@ def test_a_checkout_is_judged_without_its_init_and_what_it_misses(checkout, draf
     assert row.cause == ("its cause" if verdict == "not lossless" else "")
 
 
+def test_a_project_may_be_there_at_several_versions(checkout):
+    [sampler] = public.SAMPLERS.values()
+    assert public.checkout_of(sampler, checkout) == checkout / "somebody" / "project"
+    (checkout / "somebody" / "project@abc1234").mkdir()
+    assert public.checkout_of(sampler, checkout) == checkout / "somebody" / "project@abc1234"
+
+
+def test_the_words_of_texts_that_are_drawn():
+    words = "No loss seen in 750 texts of each of 4 cases: a loss above 15.3% would most likely have shown. Why."
+    assert public.in_short(public.Verdict(None, 0.15, None, None, words)) == "no loss seen in 750 texts"
+
+
+def test_pytorch_does_the_lines_of_a_kernel():
+    torch = pytest.importorskip("torch")
+    from benchmarks.samplers.networks import Kernel
+    from benchmarks.samplers.networks import Language as tl
+
+    def kernel(largest_ptr, x_ptr, n, BLOCK_SIZE):
+        row = tl.program_id(0)
+        places = tl.arange(0, BLOCK_SIZE)
+        x = tl.load(x_ptr + row * n + places, mask=places < n, other=0.0)
+        _, index = tl.max(x, axis=0, return_indices=True)
+        tl.store(largest_ptr + row, tl.minimum(0 + index, n - 1))
+
+    x = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 0.0]])
+    largest = torch.zeros(2, dtype=torch.int64)
+    Kernel(kernel)[(2,)](largest, x, 3, BLOCK_SIZE=8192, num_warps=1)
+    assert largest.tolist() == [1, 0]
+
+
 def test_every_sampler_of_the_list_has_its_adapter_and_a_row_of_docs():
     adapters = re.findall(r"^def (\w+)\(", public.ADAPTERS.read_text(encoding="utf-8"), re.MULTILINE)
     assert adapters == [*SAMPLERS]
-    assert len(SAMPLERS) >= 25
+    assert len(SAMPLERS) >= 45
     kept = [public.row_of(sampler, "", "") for sampler in SAMPLERS.values()]
     assert [row[:2] for row in rows_of_docs()] == [row[:2] for row in kept]
 
