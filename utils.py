@@ -34,7 +34,8 @@ def main():
     parser.add_argument("model_size", help="124M, 355M, 774M, 1558M, or OWNER/NAME of the Hugging Face hub")
     parser.add_argument("--models_dir", default="models", help="the folder in which each model has a folder")
     parser.add_argument("--source", default="openai", help="openai, huggingface, or the URL of a mirror")
-    parser.add_argument("--refresh", action="store_true", help="ask the hub for a newer version of what it has given")
+    refresh = "ask the hub for a newer version of a model that was downloaded before"
+    parser.add_argument("--refresh", action="store_true", help=refresh)
     o = parser.parse_args()
     print(f"{o.model_size} is in {find_files(o.model_size, o.models_dir, o.source, refresh=o.refresh).folder}")
 

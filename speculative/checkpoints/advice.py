@@ -44,8 +44,13 @@ def advice(lacking: Collection[str], names: set[str], model: str, folder: str) -
         row = first_row(section, names)
         if row:
             name, how = row
-            return f"it has {name}: {how.format(model, folder)}"
+            return f"it has {name}{', ' if is_description(how) else ': '}{how.format(model, folder)}"
     return "copy them from the original model, or Hugging Face's config.json, tokenizer.json and model.safetensors"
+
+
+def is_description(how: str) -> bool:
+    """Return True if an advice begins with what the file is: "a file of llama.cpp, which ..."."""
+    return how.startswith(("a file of ", "a part of "))
 
 
 def advice_on_tensors(names: Iterable[str]) -> str:
@@ -112,4 +117,6 @@ def instead_of_file(path: str, read: Collection[str]) -> str:
         return other_file(path) or "give a folder with config.json, tokenizer.json and model.safetensors"
     how = row[1].format(folder, folder)
     needs_settings = how != row[1] and not os.path.isfile(os.path.join(folder, "config.json"))
+    if is_description(how):
+        return how.replace("a file of", "one of", 1)
     return f"{how}; it needs config.json and the tokens beside it" if needs_settings else how

@@ -59,9 +59,9 @@ def reason_to_doubt(f: Figures, comparison: Comparison, spread: float | None) ->
     limit = (1 + noise) * most
     without = comparison.speedup_without_prefill
     if comparison.speedup > limit:
-        return f"{most:.2f} tokens for each call of the target allow no such speedup"
+        return f"a call of the target gave {most:.2f} tokens, so the text cannot have been that much faster"
     if without > limit:
-        return f"{without:.2f} without the prompt, and {most:.2f} tokens for each call of the target allow no more"
+        return f"without the prompt it would be {without:.2f}, but a call of the target gave only {most:.2f} tokens"
     account = f.account
     if not account:
         return None

@@ -37,7 +37,7 @@ def what_was_read(score: ScoreRecord) -> list[str]:
     n = len(score.tokens)
     line = f"{n - 1:,} tokens, each after all before it."
     if n > score.n_ctx:
-        line = f"{n - 1:,} tokens, in windows of {score.n_ctx:,} that overlap by half."
+        line = f"{n - 1:,} tokens, in excerpts of {score.n_ctx:,} that overlap by half."
     ran = what_runs(score.machine.engine_words, score.networks, score.options)
     return [f"{line} The first token has no score.", ran]
 
@@ -90,7 +90,8 @@ def about(score: ScoreRecord) -> list[str]:
         T = f"--temperature {score.options.temperature:g}"
         lines.append(f"α, ± its standard error, is the mean of {score.rule.formula}, at {T}{greedy_words(score)}.")
         if score.options.accept != score.rule.name:
-            lines.append(f"--accept {score.options.accept} keeps no fewer drafts than this test of one, often more.")
+            often = "keeps at least as many drafts as this test of a single draft, often more."
+            lines.append(f"--accept {score.options.accept} {often}")
     return lines
 
 

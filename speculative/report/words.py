@@ -118,11 +118,11 @@ RULE_WORDS = {  # the words of each kind of rule
         "Σ p of the tokens that are typical",
         "Accept from left to right what is typical of q",
         "q = {q}{more}, of the typical tokens",
-        "q, cut to what is typical",
+        "q, restricted to the typical tokens",
     ),
 }
 USERS = RuleWords(  # the words of a user's function
-    "unknown", "Accept or reject the drafts", "u = {u}, p = {p}, q = {q}", "what the rule leaves of q"
+    "unknown", "Accept or reject the drafts", "u = {u}, p = {p}, q = {q}", "the rest of q, by this rule"
 )
 
 

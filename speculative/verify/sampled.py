@@ -57,7 +57,7 @@ def check_sampled(
         gap = max(drawn.gaps)
         equal = f"{drawn.N * len(drawn.gaps)} rows of windows, alone and beside other texts, equal to the bit those "
         equal += "computed one by one"
-        yield Check("rows", not gap, f"other rows than one by one, by up to {gap:.2g}" if gap else equal)
+        yield Check("rows", not gap, f"rows differ by up to {gap:.2g} from those computed one by one" if gap else equal)
     for name, places in drawn.places.items():
         if places:  # a loop on the device shows no drafts
             yield sampled_check(name, places)

@@ -161,7 +161,7 @@ def test_the_account_of_a_batch_counts_the_texts_in_a_call(run):
 LESS = "calls of the target with several tokens took less time than calls with one"
 LONG = "the times of the single calls, put into the blog's formula with β, give "
 WAITED = "the threads together waited 90 s for cores that other programs used"
-MANY = "tokens for each call of the target allow no such speedup"
+MANY = "tokens, so the text cannot have been that much faster"
 TIMES = [  # seconds of a window / of a row, the shortest row, four windows longer by, waiting -> doubt, no prediction
     (1.4, 1.0, 0, 0, None, None),
     (1.4, 1.0, 60, 0, LONG, LONG),
