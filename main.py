@@ -39,11 +39,12 @@ def main(**flags) -> None:
 def decode_with_both(session: Session[Options], prompts: list[str]) -> RunRecord | None:
     """Decode with both samplers, or with --only one. Print the blog's lines (time and text), then the report."""
     o = session.options
+    N = o.n_tokens_to_generate
     names = [o.only] if o.only else ["autoregressive", "speculative"]
     records = []  # one for each decoder
     with Screen(o, names, prompts) as screen:
         turns = timed_turns(
-            session, prompts, o.n_tokens_to_generate, names, screen.show_step, o.has_document, o.has_report
+            session, prompts, N, names, watch=screen.show_step, with_details=o.has_document, with_chances=o.has_report
         )
         for record in turns:
             screen.show_record(record)  # the blog's lines

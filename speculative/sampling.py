@@ -12,7 +12,7 @@ the blog post "Speculative Sampling".
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +117,7 @@ def speculative_sampling(x, draft, target_model, N, K, rng, accept=token_by_toke
     draft(x, k) -> Proposal of at most k tokens, or (tokens, p). accept(proposal, q, rng) -> the tokens to add:
     token_by_token, or a rule of rules.py. (In the blog p[i] and q[i] belong to position i of a text, here to draft i.)
     """
-    draft = without_go_on(draft)
+    draft = without_go_on(draft)  # draft(x, k)
     x = list(x)  # [n]
     n = len(x)
     T = n + N
@@ -148,9 +148,17 @@ NOT_IDS = (TypeError, ValueError, OverflowError)  # raised for something that is
 def without_go_on(draft: Callable) -> Callable:
     """Return the drafter as draft(x, k). One that needs go_on, by which --K auto ends a proposal early, is given
     None."""
-    parameters = inspect.signature(draft).parameters
+    parameters = parameters_of(draft)
     needs_go_on = "go_on" in parameters and parameters["go_on"].default is inspect.Parameter.empty
     return (lambda x, k: draft(x, k, None)) if needs_go_on else draft
+
+
+def parameters_of(function: Callable) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function by their names; none of a function that does not tell them."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # some functions that are not written in Python
+        return {}
 
 
 def as_proposal(given: Any, k: int, name: str = "the drafter") -> Any:
@@ -160,7 +168,7 @@ def as_proposal(given: Any, k: int, name: str = "the drafter") -> Any:
     Raises UserError if the tokens cannot have been drawn from p: the text would no longer be the target's, unnoticed.
     """
     if not isinstance(given, Proposal):
-        if hasattr(given, "tokens"):
+        if hasattr(given, "parents"):  # a Tree
             return given
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise UserError(

@@ -219,8 +219,8 @@ def certificate_advice(error: BaseException) -> str:
 
 
 def announce(name: str, source: str, n_bytes: int, folder: str, kept: str) -> None:
-    """Print how much will be downloaded, from where and to where, and that Ctrl-C keeps it; no line for nothing. The
-    folder may not exist yet. Raises UserError if the disk is too small."""
+    """Print how much will be downloaded, from where and to where, and that Ctrl-C keeps it; if nothing will be, print
+    nothing. The folder may not exist yet. Raises UserError if the disk is too small."""
     if n_bytes <= 0:
         return
     n_free = shutil.disk_usage(existing_part(folder)).free

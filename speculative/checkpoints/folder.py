@@ -59,11 +59,16 @@ class ModelFiles:
     settings_file: str  # config.json, or hparams.json
     raw_settings: dict  # its content; {} if it is not there
     vocabulary_files: Sequence[str]
-    weights: Sequence[str]  # the names of their files
+    weights: Sequence[str]  # the names of their files; of a padded model, paths in the smaller model's folder
     small: "ModelFiles | None"  # a smaller model, which has the weights: see padded.py
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the weights are in OpenAI's files, which have checksums."""
+        return self.weights[0].endswith(".index")
 
     def missing(self, weights: bool = True) -> dict[str, list[str]]:
         """Return the files that the folder lacks, by their contents. weights=False: without those of the weights."""
@@ -104,7 +109,10 @@ def find_files(
     if not missing:
         return files
     if not can_be_downloaded(name, files):
-        raise lacking(missing, folder, files.names, name, models_dir)
+        if files.small and [*missing] == ["weights"]:
+            files = files.small
+            name = os.path.basename(files.folder)
+        raise lacking(files.missing(), files.folder, files.names, name, models_dir)
     download_gpt2_files(name, folder, source, weights)
     return look(folder)
 
@@ -174,7 +182,7 @@ def look(folder: str, may_be_padded: bool = True) -> ModelFiles:
     if may_be_padded and is_name(name):
         models_dir = os.path.dirname(os.path.abspath(folder))
         small = look(os.path.join(models_dir, name), may_be_padded=False)
-        weights = [small.path(name) for name in small.weights]
+        weights = [small.path(file) for file in small.weights]
     else:
         small = None
         weights = weights_of(folder, names)
@@ -238,7 +246,7 @@ class Checkpoint(ModelFiles):
         """Return the weights by name, none of which is read yet. hparams: in place of those in the settings. Raises
         UserError if the tensors are not those of the settings."""
         hparams = hparams or self.hparams
-        read_index = openai.read_index if self.weights[0].endswith(".index") else hugging_face.read_index
+        read_index = openai.read_index if self.has_checksums else hugging_face.read_index
         index = read_index([self.path(name) for name in self.weights])
         if self.small:
             small = open_checkpoint(self.small)

@@ -104,6 +104,11 @@ def local_folder(name: str, models_dir: str) -> str:
     return name if is_path(name) else os.path.join(os.path.expanduser(models_dir), name)
 
 
+def packs_folder(models_dir: str) -> str:
+    """Return the folder of the packs that --pack writes."""
+    return os.path.join(models_dir, "packed")
+
+
 def is_of_hub(name: str, models_dir: str) -> bool:
     """Return True for OWNER/NAME, OWNER/NAME@REVISION and the names that need no owner, without a local folder."""
     repository = name.partition("@")[0]

@@ -51,7 +51,7 @@ class Drafter:
 
     # Methods that some drafters have:
     tree: Callable[[Context], DraftTree] | None = None
-    # with the size of the vocabulary, if drafts depend on x alone: predictions then ask it again about a decoded text
+    # by_text(n_vocab) -> a draft(x, k), if drafts depend on x alone: predictions then draft a decoded text once more
     by_text: Callable[[int], Draft] | None = None
     load: Callable[[Loading], Any] | None = None  # -> Context.models[name], before any network is read
 

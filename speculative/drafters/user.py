@@ -13,7 +13,7 @@ import numpy as np
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import Context, Draft, Drafter, proposal_of, until_unsure, with_arrays
 from speculative.rules import RULES, Rule
-from speculative.sampling import NOT_IDS, NOTHING, whole_numbers
+from speculative.sampling import NOT_IDS, NOTHING, parameters_of, whole_numbers
 from speculative.support.errors import UserError, first_line
 
 
@@ -50,7 +50,7 @@ class UserDrafter(Drafter):
     def __init__(self, function: Callable):
         """Raises UserError if the function takes other parameters."""
         takes_three = is_called_as(function, "draft(x, k, go_on)")
-        self.takes_go_on = takes_three and "go_on" in inspect.signature(function).parameters
+        self.takes_go_on = takes_three and "go_on" in parameters_of(function)
         if not self.takes_go_on:
             check_parameters(function, "draft(x, k)")
         self.function = function

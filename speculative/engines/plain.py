@@ -98,6 +98,8 @@ class NumpyEngine(Engine):
         format = format_of(name, array, dtype)
         if format is None:
             return np.array(array)
+        if dtype == "float32":
+            return array
         return format.round(array.T).T if name == "wte" else format.round(array)
 
     def network(self, params: dict, hparams: dict, name: str) -> CachedNetwork:

@@ -3,11 +3,10 @@
 To add a line: a function of the record, and its row in LINES.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from speculative.checkpoints.names import MODEL_SIZES
+from speculative.checkpoints.names import MODEL_SIZES, packs_folder
 from speculative.report.advice import advice
 from speculative.report.doubt import MIN_ITERATIONS, disturbance
 from speculative.report.record import Model, RunRecord
@@ -262,8 +261,8 @@ def pack_line(record: RunRecord) -> str | None:
     saves = record.packable
     if not saves or (record.figures and disturbance(record.figures)):
         return None
-    where = os.path.join(record.options.models_dir, "packed")
-    return f"The next run begins {saves.seconds:.0f} s sooner with --pack: {bytes_in_words(saves.n_bytes)} in {where}"
+    where = packs_folder(record.options.models_dir)
+    return f"The next run begins {saves.seconds:.0f} s sooner with --pack: {bytes_in_words(saves.n_bytes)} in {where}."
 
 
 # ---- All of them, in order -------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def make_record(
     """
     decoders = {record.name: record for record in records}
     plan = session.plan
-    inputs = [session.encode(prompt) for prompt in prompts]
+    inputs = [session.reader.ids_of(prompt) for prompt in prompts]
     return RunRecord(
         options=public_options(session, **options),
         machine=machine(session),

@@ -320,7 +320,7 @@ class ScoreRecord:
     machine: Machine
     rule: RuleUsed  # of acceptance
     networks: list[Model]  # those that have read the text, as `models` of a run
-    n_ctx: int  # tokens of a window
+    n_ctx: int  # tokens of the context
     tokens: list[int]  # the ids of the text's tokens
     pieces: list[str]  # the text of each token
     models: list[ScoredModel]  # the target first, then the model that drafts for it

@@ -1,12 +1,12 @@
 """A finished run: its figures, its texts, its page, its file. A notebook shows its page."""
 
 import html
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from speculative.checkpoints.folder import model_folder
+from speculative.checkpoints.names import packs_folder
 from speculative.report import ending
 from speculative.report.document import to_json, write_run
 from speculative.report.make_record import make_record
@@ -26,7 +26,7 @@ def check_files(outputs: Sequence[str | None], o: Options) -> None:
     """Raise UserError if one of these files cannot be written, or belongs to the files that a run with these options
     reads."""
     models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
-    packed = os.path.join(o.models_dir, "packed")
+    packed = packs_folder(o.models_dir)
     check_outputs(outputs, [o.prompt_file, o.score, o.ngram_text, packed, *models])
 
 

@@ -35,7 +35,8 @@ def timed_turns(
     """
     observer = Observer(session.plan.rule, with_details) if with_chances else None
     inputs = [session.input_ids(prompt, N) for prompt in prompts]
-    session.ready(inputs, N)
+    if "speculative" in names or session.setup.device:
+        session.ready(inputs, N)
     runs: dict[str, list[DecoderRecord]] = {name: [] for name in names}
     for name in whose_turn(runs, repeats):
         session.forget()  # so that all decodes begin alike

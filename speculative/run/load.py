@@ -22,6 +22,7 @@ import numpy as np
 from speculative.blog.encoder import Encoder
 from speculative.checkpoints.disk import FileState, state_of
 from speculative.checkpoints.folder import Checkpoint, announce_downloads, find_files, open_checkpoint
+from speculative.checkpoints.names import packs_folder
 from speculative.checkpoints.weights import by_threads, checkpoint_shapes, nested, parameter_count
 from speculative.drafters.user import NO_FUNCTIONS, Functions, check_parameters
 from speculative.engines import memory
@@ -41,7 +42,6 @@ from speculative.support.terminal import one_line
 
 ENDLESS = 2**31  # tokens of a context without an end
 IN_PLACE_TOKENS = 200  # read by a command; with more, packing float32 weights pays
-PACKED = "packed"  # the folder of packs in models_dir
 
 
 class ModelSpec(NamedTuple):
@@ -258,7 +258,9 @@ def load_weights(models: Models, specs: Sequence[ModelSpec], in_place: bool) -> 
         files = with_weights(models, of_model[0])
         unpacked = [spec for spec in of_model if not map_pack(models, spec, files)]
         if unpacked:
-            read_weights(models, unpacked, files, in_place and not files.small)  # a padded model's are in no file
+            read_weights(
+                models, unpacked, files, in_place and not files.small
+            )  # no file holds a padded model's weights
 
 
 def with_weights(models: Models, spec: ModelSpec) -> Checkpoint:
@@ -273,7 +275,7 @@ def read_weights(models: Models, specs: Sequence[ModelSpec], files: Checkpoint, 
     """Read the weights of a model once, and pack them for the networks in each of these formats."""
     hparams = specs[0].hparams
     weights = files.open_weights(hparams)
-    if not weights.is_checked:
+    if files.has_checksums and not weights.is_checked:
         use_c_crc32c()
     makers = [models.engine.maker(spec, in_place) for spec in specs]
     packed: list[dict[str, Any]] = [{} for _ in specs]  # the tensors of each, by name
@@ -308,7 +310,7 @@ def read_weights(models: Models, specs: Sequence[ModelSpec], files: Checkpoint, 
 
 def pack_of(models: Models, spec: ModelSpec, files: Checkpoint) -> str | None:
     """Return the path of a model's pack, None if there is none."""
-    if not models.engine.packs or not os.path.isdir(os.path.join(models.models_dir, PACKED)) or files.missing():
+    if not models.engine.packs or not os.path.isdir(packs_folder(models.models_dir)) or files.missing():
         return None
     from speculative.engines.c import pack_files
 

@@ -300,7 +300,10 @@ def check_conflicts(values: dict) -> None:
 def reset_by(values: dict, base: ModelOptions) -> dict:
     """Return the options of base that a changed one excludes: they go back to their defaults."""
     changed = {name for name, value in values.items() if value != getattr(base, name)}
-    return {f.name: f.default for f in fields(base) if f.name not in values and excluded_by(f.name) & changed}
+    reset = {f.name for f in fields(base) if excluded_by(f.name) & changed}
+    if base.fast and {"fast"} & (reset | changed):  # the options that it stood for go with it
+        reset |= excluded_by("fast")
+    return {f.name: f.default for f in fields(base) if f.name in reset and f.name not in values}
 
 
 def check_demo(values: dict) -> None:

@@ -33,9 +33,13 @@ class PromptReader:
             raise UserError("the prompt has no tokens, and the model has no end token to begin with: give it a text")
         return ids or [self.encoder.eot]
 
+    def ids_of(self, prompt: str) -> list[int]:
+        """Return the prompt's ids as encode does, if they are not known yet."""
+        return [*self.known[prompt]] if prompt in self.known else self.encode(prompt)
+
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Return the prompt's ids. Raises UserError if they and N more tokens do not fit into the context."""
-        x = [*self.known[prompt]] if prompt in self.known else self.encode(prompt)
+        x = self.ids_of(prompt)
         tree = self.plan.tree
         if len(tree) >= N:
             raise UserError(

@@ -58,7 +58,7 @@ class Session(Generic[AnyOptions]):
         context before the weights are loaded. quiet: print nothing about the loading. functions: those that the options
         name. Raises UserError."""
         run = load(options, models or new_models_of(options, quiet), functions, prompts)
-        self.models = run.models  # the first to be copied, which it refuses
+        self.models = run.models  # first, as copying or pickling a session ends at Models, which refuses it
         self.functions = functions
         self.options = run.options
         self.plan = run.plan
@@ -177,24 +177,26 @@ class Session(Generic[AnyOptions]):
 
     def ready(self, inputs: Sequence[Ids], N: int, setup: Setup | None = None) -> None:
         """Do the work before a decode that is not part of its time: compile its loops, or time the calls by which K is
-        chosen and empty the caches, which then hold the timed texts."""
+        chosen."""
         setup = setup or self.setup
         if setup.device:
             setup.device.ready(inputs, N)
             return
         self.measure(inputs[0], setup)
-        self.models.forget(self.plan.network_roles)
 
     def measure(self, x: Ids, setup: Setup | None = None) -> None:  # [n]
-        """Time the calls by which K is chosen after this text, unless they were timed or K is a number."""
+        """Time the calls by which K is chosen after this text, unless they were timed or K is a number. The caches
+        then hold the timed texts, and are emptied."""
         setup = setup or self.setup
-        if setup.learned:
+        if any(not learned.is_measured for learned in setup.learned.values()):
             CostTimer(setup, self.engine, self.n_ctx).time_levels(x)
+            self.models.forget(setup.plan.network_roles)
 
     # ---- The parts of a decode ---------------------------------------------------------------------------------------
 
     def model(self, role: str) -> Any:
-        """Return the model of a role with its filters: model(x, n_last) -> distributions."""
+        """Return the model of a role with its filters: model(x, n_last) -> distributions. Raises UserError."""
+        role = checked("role", one_of(*self.plan.roles), role)
         return new_models(self.setup, self.setup.loaded)[role]
 
     def drafter(self, rng: np.random.Generator, target: Callable | None = None) -> Draft:
@@ -217,13 +219,14 @@ class Session(Generic[AnyOptions]):
         return draft
 
     def steps(self, decoder: str, x: Ids, N: int, rng: np.random.Generator) -> Iterator[Step]:
-        """Yield the Steps of a decoder, one of DECODERS, for N tokens of one prompt, without their text."""
+        """Return the Steps of a decoder, one of DECODERS, for N tokens of one prompt, without their text. Raises
+        UserError at the call."""
+        decoder = checked("decoder", one_of(*DECODERS), decoder)
         if self.setup.device:
-            for [served] in self.setup.device.rounds(decoder, [x], N, [rng], lambda place: False):
-                yield served.step
-            return
+            rounds = self.setup.device.rounds(decoder, [x], N, [rng], lambda place: False)
+            return (served.step for [served] in rounds)
         self.measure(x)
-        yield from new_loop(self.setup, new_models(self.setup, self.setup.loaded), decoder, x, N, rng)
+        return new_loop(self.setup, new_models(self.setup, self.setup.loaded), decoder, x, N, rng)
 
     def forget(self) -> None:
         """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""

@@ -1,16 +1,17 @@
 """The bundled pair: small files, a good draft, and a target that every weight format keeps."""
 
 import json
+import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 from checkpoint_files import MODELS
-from tiny import OneText
+from tiny import OneText, refusal
 
 from gpt2 import gpt2
 from speculative import load_pair
-from speculative.checkpoints.folder import load_params
+from speculative.checkpoints.folder import find_files, load_params
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import pack
 from speculative.engines.formats import FORMATS
@@ -61,3 +62,11 @@ def test_the_target_of_the_demo_is_the_tiny_one_padded(pair):
     assert padded.models["target"].weight_bytes > 300e6
     for name in ("encoder.json", "vocab.bpe"):
         assert (MODELS / "padded-target" / name).read_bytes() == (MODELS / "tiny-target" / name).read_bytes()
+
+
+def test_a_padded_model_without_its_small_one_names_that(tmp_path):
+    shutil.copytree(MODELS / "padded-target", tmp_path / "padded")
+    small = tmp_path / "tiny-target"
+    small.mkdir()
+    (small / "hparams.json").write_bytes((MODELS / "tiny-target" / "hparams.json").read_bytes())
+    assert f"{small} lacks " in refusal(find_files, "padded", str(tmp_path))

@@ -1038,6 +1038,13 @@ def test_a_wrong_verdict_shows_the_first_wrong_token_and_a_path_with_its_lines(t
     assert "at least once for each token" in words
 
 
+def test_a_path_counts_once_in_what_is_saved_however_often_it_is_run():
+    for n_forks in (0, 1):
+        program = guard.Program(lambda draft, target, case, rng, n=n_forks: [rng.random() < 0.5] * n or [0], CASES[0])
+        law_of(program)
+        assert sum(effort.weight for effort in program.efforts.values()) == 1
+
+
 def test_a_verdict_says_what_the_sampler_saves(few_cases):
     assert "of its drafts: " in speculative.law(in_the_blogs_form()).words
     assert "of its drafts: " in speculative.law(parse_rule("token").accept).words

@@ -1,6 +1,7 @@
 """The two algorithms step by step: every draw by script, the tests rebuilt afterwards, and a vocabulary of 50,257."""
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -108,6 +109,13 @@ class Tensor(SimpleNamespace):
         super().__init__(ndim=2, shape=rows.shape, dtype="torch.float32", __len__=lambda: len(rows))
 
 
+class Pair(NamedTuple):
+    """What a user's drafter may return: a tuple with names."""
+
+    tokens: list
+    p: np.ndarray
+
+
 ROWS = "has to return a float array of NumPy, [3, n_vocab]"
 UNFIT = [
     # (drafter, target, what is said)
@@ -138,6 +146,12 @@ UNFIT = [
     (lambda x, k: ([1], one_hot(1) * np.nan), counting(), "the drafter gives rows of p that are not distributions"),
     (lambda x, k: ([1], np.eye(8)[[1]]), counting(), "rows of p have 8 entries, and the model's 7: one for each id"),
     (lambda x, k: ([1], one_hot(2)), counting(), "the drafter proposed token 1, whose p is 0"),
+    (
+        lambda x, k: SimpleNamespace(tokens=[1], p=one_hot(1) * 5),
+        counting(),
+        "return (tokens, p), not namespace(",
+    ),
+    (lambda x, k: Pair([1], one_hot(1) * 5), counting(), "the drafter gives rows of p that are not distributions"),
 ]
 
 

@@ -162,7 +162,7 @@ def check_lines():
     assert "costs β = 1.35 times" in said["account"]
     assert said["account"].endswith("gives 1.31; measured, without the prompt: 1.31.")
     assert said["engine"] == "Engine: C (AVX2), 2 threads. Target 124M in float32, draft small in int8."
-    assert said["pack"] == f"The next run begins 3 s sooner with --pack: 0 MB in {os.path.join('models', 'packed')}"
+    assert said["pack"] == f"The next run begins 3 s sooner with --pack: 0 MB in {os.path.join('models', 'packed')}."
     disturbed = replace(record.figures, waited=9.0)  # reading took longer, too
     assert text_of(run_by_hand(figures=disturbed), "pack") is None
     lossy = run_by_hand(rule=RuleUsed("lenient:0.5", "", lossless=False))

@@ -215,8 +215,11 @@ def check_times(load):
 def check_forgotten(load):
     session = load()
     for _ in range(2):
+        session.forget()
         first, *_ = session.speculative(PROMPT, 4)
         assert first.prefill
+    first, *_ = session.speculative(PROMPT, 4)  # the caches hold the prompt
+    assert not first.prefill
 
 
 def check_costs(load):

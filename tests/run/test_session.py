@@ -25,6 +25,7 @@ from speculative.checkpoints import weights
 from speculative.checkpoints.tokenizer import redirecting
 from speculative.drafters import DRAFTERS
 from speculative.drafters.base import proposal_of
+from speculative.drafters.user import is_called_as
 from speculative.engines.c.engine import CEngine
 from speculative.engines.network import LOCK, CachedNetwork
 from speculative.law.samplers import following
@@ -198,6 +199,10 @@ def test_options_change_and_the_models_stay(pair):
     assert tree.options.tree == (2, 1)
     assert [tree.changed(**other).options.tree for other in ({"tree": None}, {"K": 8})] == [None, None]
     assert (tree.changed(fast=True).options.tree, tree.changed(fast=True).changed(fast=False).options.K) == (None, 4)
+    warm = pair.changed(temperature=1)
+    fast = warm.changed(fast=True)
+    assert fast.options.accept == "block"
+    assert fast.changed(K=2).options == warm.changed(K=2).options  # nothing is left of --fast
 
 
 def test_models_are_loaded_when_they_are_asked_for():
@@ -413,6 +418,8 @@ CALLED = "lambda is called as {}, and takes other parameters: give it these"
         (lambda pair: pair.batch("a text", 4), "prompts must be a list of texts: give a single one as [prompt]"),
         (lambda pair: pair.batch(5, 4), "prompts must be a list of texts: give a single one as [prompt]"),
         (lambda pair: pair.batch(["a text"], 4, "greedy"), "name must be one of autoregressive, speculative"),
+        (lambda pair: pair.steps("greedy", [1], 4, None), "decoder must be one of autoregressive, speculative"),
+        (lambda pair: pair.model("drafft"), "role must be one of target, draft, not 'drafft'"),
         (lambda pair: load_pair(demo=True, encoder=3), "encoder is for a target that is a function: leave it out"),
         (lambda pair: pair.compare("a text", 4, 0), "repeats must be a whole number of at least 1, not 0"),
     ],
@@ -429,6 +436,12 @@ def test_a_function_may_write_to_its_x_and_return_lists_and_whole_numbers(pair, 
         return [token] * k, np.eye(2048, dtype=int)[[int(token)] * k].tolist()
 
     assert decoded(pair.changed(drafter=careless, accept=accept).speculative(PROMPT, 20)) == greedy[:20]
+
+
+def test_a_function_may_not_tell_its_parameters(pair):
+    assert is_called_as(slice, "draft(x, k)")
+    session = pair.changed(drafter=slice)
+    assert "the drafter slice should return (tokens, p), not slice(" in refusal(list, session.speculative(PROMPT, 4))
 
 
 def test_a_function_may_be_told_when_to_stop_and_return_a_proposal(pair, greedy):

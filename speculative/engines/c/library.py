@@ -158,8 +158,8 @@ def compiles() -> bool:
     except (OSError, RuntimeError, ValueError) as error:
         print(
             f"engine.c cannot be compiled or loaded ({error}), so gpt2.py itself computes: K+1 rows cost several times "
-            "as much as one, and greedy texts may differ by rounding. pip install ziglang, or a system's gcc or clang, "
-            "helps; until then OPENBLAS_NUM_THREADS=1, for small models",
+            "as much as one, and greedy texts may differ by rounding. Install a compiler (pip install ziglang, "
+            "gcc or clang); until then OPENBLAS_NUM_THREADS=1 is faster for small models",
             file=sys.stderr,
         )
         return False

@@ -14,6 +14,7 @@ import numpy as np
 
 from speculative.checkpoints.disk import bad_file, mapped, state_of
 from speculative.checkpoints.folder import Checkpoint
+from speculative.checkpoints.names import packs_folder
 from speculative.checkpoints.weights import Shape, Weights, checkpoint_shapes, nested, read_all
 from speculative.engines.c.library import library
 from speculative.engines.c.packing import LAYOUT, PackedWeight, pack, tiles_shape
@@ -42,7 +43,7 @@ def path_of(files: Checkpoint, models_dir: str, dtype: str) -> str:
     digest = hashlib.sha256(packed_from.encode()).hexdigest()
     model = os.path.basename(os.path.abspath(files.folder))
     name = f"{model}-{dtype}-{digest[:16]}.pack"
-    return os.path.join(models_dir, "packed", name)
+    return os.path.join(packs_folder(models_dir), name)
 
 
 def places(hparams: dict, dtype: str) -> tuple[dict[str, Place], int]:

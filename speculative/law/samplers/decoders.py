@@ -19,7 +19,6 @@ from speculative.drafters.base import proposal_of, with_arrays
 from speculative.filters import GREEDY
 from speculative.law.forks import WALK, NotFollowed
 from speculative.law.generators import NoDistribution
-from speculative.law.paths import TooManyPaths
 from speculative.law.samplers.functions import Function, ids_of
 from speculative.law.samplers.interfaces import AnyModel, Interface
 from speculative.sampling import NOTHING, Proposal, autoregressive_sampling, sample, speculative_sampling
@@ -103,7 +102,7 @@ def decoder_with_rule(rule: Callable, left_out: dict) -> Callable:
         try:
             return ids_of(rule(with_arrays(proposal, n_vocab), q, rng), n_vocab)
         except Exception as error:  # our loop ends with a window of no drafts, which others do not have
-            if len(proposal.tokens) or isinstance(error, NoDistribution | TooManyPaths | NotFollowed):
+            if len(proposal.tokens) or isinstance(error, NoDistribution | NotFollowed):
                 raise
             left_out.setdefault(WITHOUT_DRAFTS, first_line(error))
             return [sample(q[-1], rng)]

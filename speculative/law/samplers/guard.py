@@ -29,8 +29,8 @@ from unittest import mock
 import numpy as np
 
 from speculative.law.forks import WALK, NotFollowed
-from speculative.law.generators import NoDistribution
-from speculative.law.paths import INFINITY, TooManyPaths, law_of
+from speculative.law.generators import NoDistribution, UnknownGenerator
+from speculative.law.paths import INFINITY, law_of
 from speculative.law.samplers.cases import Case
 from speculative.law.samplers.places import is_file_of_library, replaced
 from speculative.law.samplers.stand_ins import StandIns, UnknownStandIns
@@ -49,7 +49,7 @@ def as_user_errors() -> Iterator[None]:
     The errors that the callers know pass."""
     try:
         yield
-    except (NoDistribution, TooManyPaths, KeyboardInterrupt):
+    except (NoDistribution, KeyboardInterrupt):
         raise
     except UserError as error:
         # A stand-in or the reading of the result refuses an unknown number. Real numbers may do, so the decoder may be
@@ -268,7 +268,8 @@ class Program:
             return ()
         n_drafts = WALK.of_path.get("n_drafts", self.n_calls["draft"])
         n_tokens = WALK.of_path.get("n_tokens", len(text))
-        path = tuple(WALK.branches) or len(self.efforts)  # a text that is drawn has no forks
+        # A path may be taken again; texts that are drawn have no forks, and each counts.
+        path = tuple(WALK.branches) if isinstance(rng, UnknownGenerator) else len(self.efforts)
         self.efforts[path] = Effort(WALK.weight, self.n_calls["target"], n_drafts, n_tokens)
         return text
 
