@@ -24,18 +24,18 @@ DRAFTERS = {drafter.name: drafter for drafter in (DraftModel(), *COPIES, PromptL
 def parse_drafter(text: str, functions: Mapping[str, Drafter], trees: bool) -> list[list[Drafter]]:
     """ "a/b+c" -> [[a], [b, c]], from the outermost level in. functions: of the user. trees: whether it is to draft
     trees. Raises UserError."""
-    specs = {**DRAFTERS, **functions}
+    drafters = {**DRAFTERS, **functions}
     names_of_levels = [level.split("+") for level in text.split("/")]
     names = [*chain.from_iterable(names_of_levels)]
     for name in names:
-        if name not in specs:
+        if name not in drafters:
             fault = f"{name!r:.80} is unknown" if name else "lacks a name, as a + or a / joins two"
-            hint = did_you_mean(name, specs) or f"there are {', '.join(specs)}, a+b and a/b"
+            hint = did_you_mean(name, drafters) or f"there are {', '.join(drafters)}, a+b and a/b"
             raise UserError(Option("drafter"), f" {fault}", hint=hint)
     for name in names:
         if names.count(name) > 1:
             raise UserError(Option("drafter"), f" {text:.80} names {name} twice: once is enough")
-    levels = [[specs[name] for name in level] for level in names_of_levels]
+    levels = [[drafters[name] for name in level] for level in names_of_levels]
     for [outer, *others] in levels[:-1]:
         if others:
             raise UserError(Option("drafter"), f" {text:.80}: + can only join drafters of the last level")
@@ -44,17 +44,17 @@ def parse_drafter(text: str, functions: Mapping[str, Drafter], trees: bool) -> l
             raise UserError(Option("drafter"), f" {text:.80}: {outer.name} has no model to draft for; {able} have one")
         if trees:
             raise UserError(Option("tree"), f" does not go with a staged drafter: {outer.name}/ drafts a chain")
-    for spec in levels[-1]:
-        if trees and spec.tree is None:
+    for drafter in levels[-1]:
+        if trees and drafter.tree is None:
             raise UserError(
-                Option("drafter"), f" {spec.name} drafts chains, not trees: {names_with('tree')} draft trees"
+                Option("drafter"), f" {drafter.name} drafts chains, not trees: {names_with('tree')} draft trees"
             )
     return levels
 
 
 def names_with(part: str) -> str:
     """Return the names of the drafters that have this part."""
-    return ", ".join(name for name, spec in DRAFTERS.items() if getattr(spec, part))
+    return ", ".join(name for name, drafter in DRAFTERS.items() if getattr(drafter, part))
 
 
 def first_of(drafters: Sequence) -> Callable:

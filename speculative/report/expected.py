@@ -55,7 +55,7 @@ class DraftingCosts(NamedTuple):
         return window(K + 1) / window(1)
 
 
-def specs_with_models(session: Session) -> list[Drafter]:
+def drafters_with_models(session: Session) -> list[Drafter]:
     """Return the drafters that are models, the one that drafts for the target first."""
     return [spec for level in session.plan.levels for spec in reversed(level) if spec.has_model]
 
@@ -117,7 +117,7 @@ def time_costs(session: Session, x: Sequence[int]) -> Timings:
 def one_drafter_each(session: Session, K: int) -> dict[str, Session]:
     """Return sessions by role, each with one drafter; if no drafter is a model, the session by ""."""
     sessions = {}
-    for spec in specs_with_models(session):
+    for spec in drafters_with_models(session):
         sessions[spec.role] = session.changed(drafter=spec.name, K=K, tree=None, stop=None)
     return sessions or {"": session.changed(K=K, stop=None)}
 
@@ -186,7 +186,7 @@ def betas(session: Session, timings: Timings) -> dict[str, float]:
 def expected(session: Session, x: Sequence[int], scores: Scores, timings: Timings) -> dict[str, dict[str, Expected]]:
     """Return {drafter: {K: Expected}} of each model that drafts, of look-ups, and of look-ups in front of a model, but
     not of a copy."""
-    models = [spec for spec in specs_with_models(session) if scores[spec.role].chances]
+    models = [spec for spec in drafters_with_models(session) if scores[spec.role].chances]
     drafters: dict[str, list[Drafter]] = {}
     for spec in models:
         drafters |= {spec.name: [spec]} if spec.role in FORMATS else candidates([[spec]], has_drafted=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from speculative.blog.encoder import StreamDecoder
 from speculative.report.document import lines_of_tokens, score_to_json, write_score
-from speculative.report.expected import Timings, betas, expected, specs_with_models, time_costs
+from speculative.report.expected import Timings, betas, drafters_with_models, expected, time_costs
 from speculative.report.make_record import machine, models_of, names_of, public_options, rule_of
 from speculative.report.record import ScoredModel, ScoreRecord
 from speculative.report.run import Written
@@ -73,7 +73,7 @@ def score(session: Session, text: str) -> Score:
     scores = score_tokens(session, x)
     timings = time_costs(session, x)
     models = [scored_model(session, "target", None, scores["target"], timings)]
-    for spec in specs_with_models(session):
+    for spec in drafters_with_models(session):
         models.append(scored_model(session, spec.role, spec.name, scores[spec.role], timings))
     record = ScoreRecord(
         options=public_options(session),

@@ -49,9 +49,9 @@ class Setup:
     learned: dict[int, Learned] = field(default_factory=dict)  # the knowledge of each level whose K is auto
 
     def __post_init__(self) -> None:
-        for level, (K, specs) in enumerate(zip(self.plan.Ks, self.plan.levels, strict=True)):
+        for level, (K, drafters) in enumerate(zip(self.plan.Ks, self.plan.levels, strict=True)):
             if K == "auto":
-                self.learned[level] = Learned([spec.scale for spec in specs], is_alone=self.plan.batch == 1)
+                self.learned[level] = Learned([drafter.scale for drafter in drafters], is_alone=self.plan.batch == 1)
 
 
 def decode(
@@ -113,7 +113,7 @@ def new_loop(
         return autoregressive_sampling(x, target, N, rng)
     context = new_context(setup, models, rng)
     if plan.tree:  # a tree of drafts takes the place of a chain
-        draft_tree = first_of([spec.tree(context) for spec in plan.specs if spec.tree])
+        draft_tree = first_of([drafter.tree(context) for drafter in plan.drafters if drafter.tree])
         tree = TreeAdapter(draft_tree, target.score_tree, plan.tree)
         return speculative_sampling(x, tree.draft, tree.target_model, N, len(plan.tree), rng, plan.rule.accept_tree)
     draft = drafter_of_level(setup, 0, drafters_of(setup, context, 0), target)
@@ -132,15 +132,15 @@ def drafters_of(setup: Setup, context: Context, level: int) -> list[Draft]:
     """Return draft(x, k) of each drafter of a level. Of int8/prompt_lookup+model, level 0 has the copy int8, for which
     level 1 drafts: the look-ups, and the draft model where these have nothing."""
     plan = setup.plan
-    specs = plan.levels[level]
+    drafters = plan.levels[level]
     if level == len(plan.levels) - 1:
-        return [spec.chain(context) for spec in specs]
-    [spec] = specs
-    model = context.models[spec.role]
+        return [drafter.chain(context) for drafter in drafters]
+    [drafter] = drafters
+    model = context.models[drafter.role]
     inner = drafters_of(setup, context, level + 1)
     new_inner = partial(drafter_of_level, setup, level + 1, inner, model)
     rule = plan.rule if plan.rule.lossless else TOKEN  # the copy's tokens are drawn from the p that it gives
-    return [staged(spec.name, model, new_inner, most_drafts(plan, level + 1), context.rng, rule.accept)]
+    return [staged(drafter.name, model, new_inner, most_drafts(plan, level + 1), context.rng, rule.accept)]
 
 
 def drafter_of_level(setup: Setup, level: int, drafters: Sequence[Draft], target: Callable) -> Draft:
@@ -175,7 +175,7 @@ class Text:
         self.observer = observer
         self.rng = observer.watched(rng) if observer else rng  # records its numbers if an observer explains the tests
         outer = setup.plan.levels[:-1]
-        self.outer_levels = [specs[0].name for specs in outer]
+        self.outer_levels = [drafters[0].name for drafters in outer]
 
     def add(self, step: Step, chances: Sequence[float] | None = None) -> TextStep:
         """Push a step's tokens to the text, up to the one that completes the stop text -> the step with its text.

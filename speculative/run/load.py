@@ -89,14 +89,14 @@ def load(
 ) -> LoadedRun[AnyOptions]:
     """Load the models that these options need, if they are not loaded yet. models: from new_models_of, or those of
     another session. functions: of the user. prompts: all that will be decoded, if they are known. Raises UserError."""
-    # the plan, with every refusal
+    # the plan, with every refusal; --fast asks for the target's sizes, so its small files may be opened here
     o = spelled_out(replace(o, engine=models.engine.name), models, prompts)
     plan = make_plan(o, models.engine, functions)
-    for drafter in plan.specs:
+    for drafter in plan.drafters:
         if drafter.needs_weights and not models.spec("target").files:
             needs = "needs the target's weights, and a function has none: try prompt_lookup"
             raise UserError(Option("drafter"), f" {drafter.name} {needs}")
-    # the checkpoints, each opened once
+    # the checkpoints: models.spec opens one at its first call
     missing = [role for role in plan.network_roles if role not in models.loaded]
     announce_downloads([models.wanted[role].size for role in missing], models.models_dir, models.source)
     specs = [models.spec(role) for role in plan.network_roles]

@@ -32,7 +32,7 @@ class Plan:
 
         roles           target, heads, ngram    all that is loaded
         network_roles   target                  those that are read from a checkpoint, or made from one
-        loaded_parts    heads, ngram            those specs whose drafter loads something of its own
+        loaded_parts    heads, ngram            those drafters that load something of their own
         filters         target, ngram           the models, from whose logits filters make distributions
     """
 
@@ -46,7 +46,7 @@ class Plan:
     stop: str | tuple[str, ...] | None
     special: bool  # whether <|endoftext|> in a prompt is the token
     batch: int  # texts that are decoded together
-    specs: Sequence[Drafter]  # the drafters of all levels
+    drafters: Sequence[Drafter]  # the drafters of all levels
     roles: list[str]  # the names under which models and other parts are loaded, the target first
     network_roles: list[str]  # the roles whose networks have weights: see MODEL_ROLES
     loaded_parts: Sequence[Drafter]  # the drafters that load something of their own, under their names
@@ -76,13 +76,13 @@ def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIO
         )
     levels = parse_drafter(o.drafter, functions.drafter, trees=bool(o.tree))
     Ks = one_K_a_level(o, len(levels))
-    specs = [*chain.from_iterable(levels)]
-    check_copies(specs, o.dtype)
-    needed = [spec.role for spec in specs if spec.role]
+    drafters = [*chain.from_iterable(levels)]
+    check_copies(drafters, o.dtype)
+    needed = [drafter.role for drafter in drafters if drafter.role]
     roles = [*dict.fromkeys(["target", *needed])]
     network_roles = [role for role in roles if role in MODEL_ROLES]
-    loaded_parts = [spec for spec in specs if spec.load]
-    other_models = [spec.name for spec in loaded_parts if spec.has_model]
+    loaded_parts = [drafter for drafter in drafters if drafter.load]
+    other_models = [drafter.name for drafter in loaded_parts if drafter.has_model]
     of_target = target_filters(o)
     of_drafts = draft_filters(o)
     plan = Plan(
@@ -96,7 +96,7 @@ def make_plan(o: ModelOptions, engine: Engine, functions: Functions = NO_FUNCTIO
         stop=o.stop,
         special=o.special,
         batch=o.batch,
-        specs=specs,
+        drafters=drafters,
         roles=roles,
         network_roles=network_roles,
         loaded_parts=loaded_parts,
@@ -133,9 +133,9 @@ def draft_filters(o: ModelOptions) -> Filters:
     return target_filters(o)._replace(temperature=temperature)
 
 
-def check_copies(specs: Sequence[Drafter], dtype: str) -> None:
+def check_copies(drafters: Sequence[Drafter], dtype: str) -> None:
     """Raise UserError if a copy of the target, whose weights have this format, saves no bytes."""
-    for role in [spec.role for spec in specs]:
+    for role in [drafter.role for drafter in drafters]:
         if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[dtype].weight_bytes:
             raise UserError(
                 Option("drafter"), f" {role} takes no fewer bytes than the target, whose weights are {dtype}"

@@ -43,7 +43,13 @@ class Session(Generic[AnyOptions]):
     """Two decoders over the same models, and how they decode.
 
     A decode is a Python generator of steps, with a random generator made from the seed. Several may run at once, in one
-    thread or in many.
+    thread or in many. From the outside in:
+
+        autoregressive, speculative   one prompt -> TextSteps
+        batch                         several prompts together -> TextSteps
+        decode                        the same by the decoder's name; checks the prompts, times calls for K auto
+        decode_ids                    of prompts that are token ids already, checked and timed by the caller
+        steps                         one prompt's ids -> Steps of the loop, without text and times
     """
 
     def __init__(

@@ -59,9 +59,9 @@ class JaxEngine(Engine):
         return FORMATS[dtype].tolerance
 
     def check(self, plan: Planned) -> None:
-        for spec in plan.specs:
-            if spec.not_on_jax:
-                raise refuse("drafter", spec.name, spec.not_on_jax)
+        for drafter in plan.drafters:
+            if drafter.not_on_jax:
+                raise refuse("drafter", drafter.name, drafter.not_on_jax)
         if plan.depends_on_times and jax.process_count() > 1:
             raise UserError(
                 Option("K"), " auto goes by measured times, on which processes would not agree: give a number"
@@ -117,7 +117,7 @@ class JaxEngine(Engine):
 
 def is_compiled(plan: Planned) -> bool:
     """True if the whole decode is compiled as one loop on the device: one draft model drafts, for a number K."""
-    first, *others = plan.specs
+    first, *others = plan.drafters
     return not others and first.has_model and not first.load and not plan.depends_on_times
 
 
