@@ -20,14 +20,14 @@ import numpy as np
 from speculative.support.errors import UserError
 
 LEAST = 1e-6  # a branch of a fork that is less likely is rounding of float32, and is not followed
-MOST_INTS = 2_000  # that a number can become
-ENDS = 2.0**-53, 1 - 2.0**-53  # of u, where 1 / u and log(1 - u) are finite
+MOST_INTS = 2_000  # whole numbers that a random number may stand for
+ENDS = 2.0**-53, 1 - 2.0**-53  # the least and the largest u: there 1 / u and log(1 - u) are finite
 
 
 class NotFollowed(UserError):
     """What somebody's code does cannot be followed: it may be right, or wrong."""
 
-    raised: ClassVar[list] = []  # in this path, because somebody's code may catch it and go on
+    raised: ClassVar[list] = []  # those of this path, because somebody's code may catch one and go on
 
     def __init__(self, *sentence: str):
         super().__init__(*sentence)
@@ -39,7 +39,7 @@ class Uniform:
 
     def __init__(self) -> None:
         self.low, self.high = 0.0, 1.0
-        self.is_spent = False  # in a race: its law is not uniform any more
+        self.is_spent = False  # whether it was in a race: its law is not uniform any more
         self.beaten: list[Formula] = []  # after a duel: of its own number, and of those it came before
 
     def fork_at(self, edges) -> int:  # [n + 1], from 0 to 1 -> i
@@ -150,9 +150,9 @@ class Walk:
     """The paths of a program, one after the other: depth first, at each fork the first branch first."""
 
     def __init__(self) -> None:
-        self.n_nodes = 0  # of all programs: random numbers and calls of models
-        self.n_paths = 0  # of all programs: those that began
-        self.listener: Any = None  # of samplers/shown.py, which is told what happens in a path
+        self.n_nodes = 0  # random numbers and calls of models, in all programs
+        self.n_paths = 0  # paths that began, in all programs
+        self.listener: Any = None  # a listener of samplers/shown.py, which is told what happens in a path
         self.start_program()
 
     def start_program(self, reseeds: bool = True) -> None:

@@ -35,7 +35,7 @@ def one_trial(u, n, p):
 class Transform(NamedTuple):
     """What a method of NumPy's or Python's makes of a number from 0 to 1."""
 
-    n_parameters: int  # of the method, without size
+    n_parameters: int  # number of the method's parameters, without size
     of_u: Callable
 
 
@@ -61,7 +61,7 @@ class BitGenerator:
     """What the numbers of one or several generators come from, in NumPy's word: in Generator(PCG64(7)) both have one.
     It begins anew in each path."""
 
-    family: str  # of generators; two have other numbers for one seed
+    family: str  # the kind of generator; two kinds have other numbers for one seed
     first_seed: object  # None for other numbers in each path
 
     def seed(self, seed) -> "State":
@@ -293,8 +293,8 @@ def draw_indices(rng: UnknownGenerator, weights, n: int = 1, replace: bool = Tru
     return indices
 
 
-@lru_cache(1_000)  # for all paths
-def edges_of(weights: bytes) -> list[float]:  # of [n_weights] -> [n_weights + 1]
+@lru_cache(1_000)  # kept for all paths
+def edges_of(weights: bytes) -> list[float]:  # bytes of [n_weights] -> [n_weights + 1]
     """The edges of intervals in [0, 1], whose lengths are in proportion to the weights. Raises NotProbabilities."""
     cumulative = np.cumsum(np.frombuffer(weights))  # [n_weights]
     if not np.all(np.diff(cumulative, prepend=0) >= 0) or not 0 < cumulative[-1] < np.inf:

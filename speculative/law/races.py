@@ -19,8 +19,8 @@ from speculative.law.forks import ENDS, LEAST, WALK, Formula, NotFollowed, Numbe
 
 # The E of the fastest, where others are compared with it. The first is near 0: there u.clamp(max=0.999) is seen.
 E_FASTEST = np.array([0.0001, 1.0, 2.0, 4.0])  # [4]
-ROUNDING = 1e-5  # of E, as a share of it: float32
-SHIFT = LEAST  # of E, as if a number started a little early: in -log(u + 1e-10), as in PyTorch's Gumbel noise
+ROUNDING = 1e-5  # rounding of E in float32, as a share of it
+SHIFT = LEAST  # shift of E if a number starts a little early: -log(u + 1e-10), as in PyTorch's Gumbel noise
 
 
 def largest(row) -> int:  # [n] of numbers, unknown ones among them -> the index of the largest

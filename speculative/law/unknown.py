@@ -26,16 +26,16 @@ from speculative.law.forks import (
 )
 from speculative.law.races import is_first, largest, largest_first
 
-DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # of two random numbers: races.is_first
+DUELS = (np.less, np.less_equal, np.greater, np.greater_equal)  # comparisons of two random numbers: races.is_first
 
 
-FEW_INTS = 64  # as a vocabulary has
+FEW_INTS = 64  # most values of a whole number that has few: as many as a vocabulary
 
 
 class UnknownNumber(Number, NDArrayOperatorsMixin):
     """A random number in the place of a float."""
 
-    has_few = False  # values
+    has_few = False  # whether it has at most FEW_INTS values
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
         """NumPy calls this for its functions, and NDArrayOperatorsMixin for all operators.
@@ -49,7 +49,7 @@ class UnknownNumber(Number, NDArrayOperatorsMixin):
             raise NotFollowed(f"{ufunc.__name__} of random numbers cannot be followed")
         if not all(map(is_number, inputs)):
             return number_by_number(ufunc, inputs)
-        if len(us_of(inputs)) == 2:
+        if len(us_of(inputs)) == 2:  # a whole number can be asked for its value: then one u is left
             inputs = (*without_whole(inputs),)
         if ufunc in DUELS and len(us_of(inputs)) == 2:
             number, other = inputs

@@ -52,7 +52,7 @@ class Nans(NamedTuple):
 
     of_bits: torch.dtype  # the type of their bits
     first: int  # the bits of the NaN with code 0
-    n_codes: int  # that there is room for
+    n_codes: int  # number of codes for which there is room
 
 
 NANS = {
@@ -62,7 +62,7 @@ NANS = {
     torch.bfloat16: Nans(torch.int16, 0x7FC0, 2**6),
     torch.int64: Nans(torch.int64, -0x5A5A_5A5A_5A5A_5A5A, 2**22),  # no NaNs, but numbers that nobody else has
 }
-N_VALUES = {torch.float16: 2**11, torch.bfloat16: 2**8}  # that PyTorch's uniform numbers have, if they are few
+N_VALUES = {torch.float16: 2**11, torch.bfloat16: 2**8}  # values of PyTorch's uniform numbers, if they are few
 
 
 def coded_numbers() -> dict[torch.dtype, list]:

@@ -30,7 +30,7 @@ from speculative.law.races import Race, largest, largest_first, racers, rates_of
 from speculative.law.unknown import UnknownNumber, WholeNumber, computed
 
 ATEN = torch.ops.aten
-NESTED = (list, tuple, dict)  # that hold an operation's arguments
+NESTED = (list, tuple, dict)  # types that hold an operation's arguments
 
 
 def name_of(operation) -> str:
@@ -157,9 +157,9 @@ class Elementwise(NamedTuple):
     """An operation as a function of the numbers at an index of its tensors, for forks.Formula."""
 
     operation: Operation
-    places: tuple  # of the tensors among the arguments
+    places: tuple  # places of the tensors among the arguments
     args: tuple  # the arguments, None in the place of a tensor
-    named: tuple  # of (name, value), the arguments by name
+    named: tuple  # the arguments by name: (name, value), ...
 
     def __call__(self, *numbers):
         tensors = [torch.as_tensor(number, dtype=torch.float64) for number in numbers]
@@ -235,7 +235,7 @@ def find_largest(call: Call):
     given = call.given()
     tensor, dim = given["self"], given.get("dim")
     has_values = call.name in ("max", "min")
-    if dim is None and has_values:  # of all numbers, without an index
+    if dim is None and has_values:  # the largest of all numbers, without an index
         return refuse(call)
     if dim is None:
         tensor, dim = tensor.reshape(-1), 0

@@ -14,7 +14,7 @@ from numpy.random import PCG64, Generator
 from speculative.filters import GREEDY
 
 RARE = 2.0**-13  # the least of the target's probabilities above 0
-SMALLEST = RARE / 2  # of the draft's
+SMALLEST = RARE / 2  # the least of the draft's
 
 
 def coarse(rng, n_vocab, parts=64):  # -> [n_vocab]
@@ -150,7 +150,7 @@ class Line(NamedTuple):
     K: int
     n_vocab: int
     n_prompt: int
-    kind: str  # of KINDS
+    kind: str  # one of KINDS
     n_cases: int
     sees: str  # where a mistake may be that no other line sees
     first: int | None = None  # the number of a case that sees it in few paths, beside 0, 1, 2 ...
@@ -265,7 +265,7 @@ def interleaved(cases: list[Case]) -> list[Case]:
         n_texts = len(case.law())
         return n_texts < 3, case.number != case.line.first, n_texts
 
-    shares: dict = {}  # of its line that come before it
+    shares: dict = {}  # the share of its line's cases that come before a case
     for _, group in groupby(cases, key=lambda case: case.line):
         growing = sorted(group, key=size)
         shares |= {case: n_before / len(growing) for n_before, case in enumerate(growing)}

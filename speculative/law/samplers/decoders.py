@@ -91,7 +91,7 @@ def tokens_of_steps(loop: Function, drafter: Callable, target, case, rng) -> lis
     return [token for step in steps for token in step.tokens]
 
 
-WITHOUT_DRAFTS = "windows without a draft"  # which a rule may not do
+WITHOUT_DRAFTS = "windows without a draft"  # a rule may not do these
 
 
 def decoder_with_rule(rule: Callable, left_out: dict) -> Callable:
@@ -168,7 +168,7 @@ class Batch(NamedTuple):
     ids: np.ndarray  # [batch, m], or [n_drafts] if it is flat
     p: np.ndarray  # [batch, m, n_vocab], or [n_drafts, n_vocab]
     q: np.ndarray  # the same
-    q_bonus: np.ndarray  # with the row of the bonus token, [batch, m + 1, n_vocab] or [n_drafts + batch, n_vocab]
+    q_bonus: np.ndarray  # q with the row of the bonus token, [batch, m + 1, n_vocab] or [n_drafts + batch, n_vocab]
     bonus: list  # [batch, 1]
     counts: list[int]  # [batch], the number of drafts of each text
 

@@ -18,13 +18,13 @@ from speculative.law.samplers.sampler import Sampler, Trial
 from speculative.law.samplers.stand_ins import SaltedStandIns
 from speculative.support.errors import UserError
 
-SIGMAS = 5  # of the statistic, which chance passes once in 3 million
+SIGMAS = 5  # standard deviations of the statistic, which chance passes once in 3 million
 POWER = 1.96  # standard deviations by which a loss passes that 39 times out of 40: so twice 19 times out of 20
 USUAL = 5  # texts that are expected less often are counted together
 PORTION = 250  # texts of each case, before it is asked whether there is time for another case, or for more
-MOST_TEXTS = 4_000  # of a case
-SECONDS = 20  # of the processor
-N_CASES = 2  # of each line
+MOST_TEXTS = 4_000  # texts of a case
+SECONDS = 20  # seconds of the processor
+N_CASES = 2  # cases of each line
 N_FEW = 2  # cases by which a decoder is chosen
 
 
@@ -35,9 +35,9 @@ class Draws:
         self.decode = decode
         self.stand_ins = stand_ins
         self.programs: dict[Case, Program] = {}
-        self.counts: dict[Case, Counter] = {}  # of the texts
-        self.n_texts = PORTION  # of each case
-        self.raised: dict[Case, UserError] = {}  # by the sampler: these are not drawn any more
+        self.counts: dict[Case, Counter] = {}  # counts of the texts
+        self.n_texts = PORTION  # texts of each case
+        self.raised: dict[Case, UserError] = {}  # errors that the sampler raised: these cases are not drawn any more
         self.wrong_case: Case | None = None
 
     @property
@@ -50,7 +50,7 @@ class Draws:
         counts = self.counts.setdefault(case, Counter())
         try:
             for _ in range(n):
-                WALK.begin_path([])  # which counts the calls of this text; guard.PathClock begins anew with it
+                WALK.begin_path([])  # a path counts the calls of this text; guard.PathClock begins anew with it
                 counts[program(self.stand_ins.begin_text())] += 1
         except UserError as error:
             self.raised[case] = error

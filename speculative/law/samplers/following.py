@@ -32,13 +32,13 @@ class Findings:
     sampler: Sampler
     is_thorough: bool = False
     laws: dict[Case, dict] = field(default_factory=dict)
-    distances: dict[Case, float] = field(default_factory=dict)  # from the target's laws
-    raised: dict[Case, UserError] = field(default_factory=dict)  # by the sampler
-    efforts: dict[Case, list[Effort]] = field(default_factory=dict)  # of all paths
+    distances: dict[Case, float] = field(default_factory=dict)  # distances from the target's laws
+    raised: dict[Case, UserError] = field(default_factory=dict)  # errors that the sampler raised
+    efforts: dict[Case, list[Effort]] = field(default_factory=dict)  # the efforts of all paths
     cause: str | None = None
-    fault: Fault | None = None  # in the case that is shown
-    events: list[str] = field(default_factory=list)  # of a path that leads to the fault
-    not_followed: str = ""  # why its random numbers cannot be
+    fault: Fault | None = None  # the fault in the case that is shown
+    events: list[str] = field(default_factory=list)  # the events of a path that leads to the fault
+    not_followed: str = ""  # the reason why its random numbers cannot be followed
 
     @property
     def wrong(self) -> list[Case]:
@@ -108,8 +108,8 @@ def trial_in_first_cases(decode: Callable) -> Trial:
 
 def follow_cases(findings: Findings, progress: Progress) -> None:
     """Follow as many cases as there are nodes for, of each line at least one. Raises UserError."""
-    n_nodes: Counter = Counter()  # of each line that was tried
-    findings.is_thorough |= "tensors" not in WALK.of_path  # of the last path
+    n_nodes: Counter = Counter()  # nodes of each line that was tried
+    findings.is_thorough |= "tensors" not in WALK.of_path  # whether the last path made no tensors
     for case in interleaved(CASES):
         progress.show(so_far(findings))
         # A wrong one is followed further, as more cases tell its causes apart.

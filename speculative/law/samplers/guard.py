@@ -36,10 +36,10 @@ from speculative.law.samplers.places import is_file_of_library, replaced
 from speculative.law.samplers.stand_ins import StandIns, UnknownStandIns
 from speculative.support.errors import UserError, first_line
 
-SECONDS_AT_IMPORT = (5, 60)  # after which a file that is run gets a word, and is ended
+SECONDS_AT_IMPORT = (5, 60)  # seconds after which a line says that a file still runs, and after which it is ended
 MOST_PRINTED = 500  # characters that are kept
-MOST_SECONDS = (10, 60)  # that one path may compute, and that it may take with all its waiting
-SECONDS_OF_WORDS = (2, 10)  # before the first words about progress, and between others
+MOST_SECONDS = (10, 60)  # seconds that one path may compute, and that it may take with all its waiting
+SECONDS_OF_WORDS = (2, 10)  # seconds before the first words about progress, and between others
 
 
 @contextlib.contextmanager
@@ -205,7 +205,7 @@ class Progress:
 # ---- The law of the texts of a decoder -------------------------------------------------------------------------------
 
 
-MOST_PATHS = 2_000  # of a case
+MOST_PATHS = 2_000  # paths of a case that are followed
 
 
 @contextlib.contextmanager
@@ -226,7 +226,7 @@ class Effort(NamedTuple):
     """What one text takes."""
 
     weight: float  # the probability of its path
-    n_calls: int  # of the target
+    n_calls: int  # calls of the target
     n_drafts: int
     n_tokens: int  # those behind the text's end among them, if they were returned
 
@@ -242,7 +242,7 @@ class Program:
         self.case = case
         draft, target = case.models()
         self.models = self.counted("draft", draft), self.counted("target", target)
-        self.n_calls: Counter = Counter()  # of each model, in this path
+        self.n_calls: Counter = Counter()  # calls of each model in this path
         self.efforts: dict = {}  # {a path, by its branches: Effort}
 
     def counted(self, name: str, model: Callable) -> Callable:

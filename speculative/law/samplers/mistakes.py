@@ -232,7 +232,7 @@ class LoopKind(NamedTuple):
     has_bonus: bool = True  # whether a token follows if all drafts of a window are accepted
 
 
-BONUS = "            x = [*x, sample(q[-1])]\n"  # of LOOP
+BONUS = "            x = [*x, sample(q[-1])]\n"  # the line of LOOP for the bonus token
 LOOP_KINDS = LoopKind(is_blogs=True), LoopKind(is_blogs=False), LoopKind(is_blogs=True, has_bonus=False)
 
 
@@ -261,7 +261,7 @@ def patched(source: str, name: str, edits: Iterable[Edit]) -> Callable:
 # target's.
 
 
-MOST_CASES = 3  # of a line, wrong ones and right ones each, in which a mistake must have the same law
+MOST_CASES = 3  # cases of a line, wrong ones and right ones each, in which a mistake must have the same law
 
 
 def cause_of(decode: Callable, laws: dict, wrong: list) -> str | None:
@@ -316,7 +316,7 @@ def has_laws(decode: Callable, laws: dict, reseeds: bool = True) -> bool:
 
 def other_rows(laws: dict) -> str | None:
     """The cause, if the first token follows the target's row without its unlikely tokens, or at another temperature."""
-    pairs = []  # of the target's row q and the law f of the first token, [n_vocab] each
+    pairs = []  # pairs of the target's row q and the law f of the first token, [n_vocab] each
     for case, law in laws.items():
         q = case.models()[1](case.prompt, 1)[0].astype(float)  # [n_vocab]
         pairs.append((q, first_token_law(case, law)))
@@ -350,7 +350,7 @@ def power_of(pairs: list) -> float | None:
 
     The logarithms of both rows, without their means, then differ by this factor.
     """
-    logs = []  # of q and of f, [2, n] each
+    logs = []  # logarithms of q and of f, [2, n] each
     for q, f in pairs:
         kept = f > 0  # [n_vocab]
         both = np.log([q[kept], f[kept]])  # [2, n]

@@ -94,8 +94,8 @@ class Sampler:
 class Trial(NamedTuple):
     """How a decoder did in the first cases."""
 
-    distances: list[float]  # from the target's laws, of the cases that ran
-    errors: list[UserError]  # of those that did not
+    distances: list[float]  # distances from the target's laws in the cases that ran
+    errors: list[UserError]  # errors of the cases that did not run
 
     def is_right(self) -> bool:
         """Whether it is, wherever it ran."""
@@ -138,7 +138,7 @@ class ForeignParameters(UserError):
         given = ", ".join(function.names)
         how = "see python -m speculative law, or write a function that has such, and calls it"
         super().__init__(f"the parameters ({given}) are not those of a sampler: {how}")
-        self.file = file_that_calls(function)  # which would make it a rule, or a loop
+        self.file = file_that_calls(function)  # such a file makes it a rule, or a loop
 
 
 RULE = """\
@@ -226,7 +226,7 @@ def decoders_of(function: Function, left_out: dict) -> list:
 def decoders_of_loop(function: Function) -> list:
     """The blog's form, with each interface of the models, after ours if it may be that."""
     inputs = [name for name, ours in function.names.items() if ours not in (*LENGTHS, *RANDOM)]
-    inputs.sort(key=input_number)  # of x, draft, target_model, which may have another order
+    inputs.sort(key=input_number)  # in the order x, draft, target_model; a function may have another
     # From now on the function knows its text and its models by these names of ours.
     function.names |= zip(inputs, ("x", "draft", "target_model"), strict=True)
     decoders: list = [AsBlogs(function, interface) for interface in interfaces()]

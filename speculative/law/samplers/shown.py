@@ -22,9 +22,9 @@ from speculative.law.samplers.cases import Case
 from speculative.law.samplers.guard import MOST_PATHS, Program
 from speculative.law.samplers.places import is_file_of_library
 
-PLAIN = 0.1  # of the largest distance: what is shown has this share of it at least
+PLAIN = 0.1  # share of the largest distance from which a fault is plain enough to be shown
 MOST_EVENTS = 24
-MOST_NUMBERS = 8  # of a row, in one line
+MOST_NUMBERS = 8  # numbers of a row that are shown in one line
 SIGNS = {"less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">="}
 SIGNS |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "add": "+", "subtract": "-", "sub": "-"}
 SIGNS |= {"multiply": "*", "mul": "*", "divide": "/", "true_divide": "/", "div": "/"}
@@ -101,7 +101,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.names: dict = {}  # of the random numbers: u1, u2 ...
+        self.names: dict = {}  # names of the random numbers: u1, u2 ...
 
     def called(self, model: str, x: Any) -> None:
         self.note(f"{model} called with {[*map(int, np.ravel(x))]}")

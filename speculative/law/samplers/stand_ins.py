@@ -23,7 +23,7 @@ import numpy as np
 from speculative.law.generators import OF_TYPES, UnknownGenerator, unfollowed
 from speculative.law.unknown import MATH, Float
 
-SYSTEM = random.SystemRandom  # which has no state
+SYSTEM = random.SystemRandom  # a generator without a state
 
 
 OF_THE_SYSTEM: dict[str, Callable] = {  # other in each call, from the likeliest random number to the least likely
