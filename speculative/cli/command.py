@@ -30,7 +30,8 @@ from speculative.support.texts import has_piped_text, is_json, prompts_in, read_
 from speculative.version import __version__
 
 USAGE = {"__main__.py": "python -m speculative", "main.py": "python main.py"}  # a file -> the command that runs it
-WITH_OWN_PROMPTS = {"prompt", "prompt_file", "score", "interactive", "serve", "pack"}  # which read no text from a pipe
+# Options beside which no text is read from a pipe.
+WITH_OWN_PROMPTS = {"prompt", "prompt_file", "score", "interactive", "serve", "pack"}
 SWITCHES = {name for name, f in FIELDS.items() if f.metadata["check"] is as_switch}
 WITHOUT_VALUE = SWITCHES | {"serve"}  # an option that may stand without a value
 LIKE_SWITCH = ("true", "false", "yes", "no")  # words that are refused as the value of a switch, not taken as a prompt
@@ -63,7 +64,7 @@ class Flag(NamedTuple):
     """A word that names an option."""
 
     name: str
-    value: str | None  # that stands in the same word
+    value: str | None  # the value of the option; None if none is given
 
 
 def read_words(words: Sequence[str]) -> Given:
@@ -93,15 +94,15 @@ def read_flag(rest: deque[str]) -> Flag:
     word = rest.popleft()
     if word[0] in DASHES:
         raise UserError(f"{word:.80} begins with a dash that an editor made longer: type -- or - yourself")
-    typed, equals, value = word.partition("=")
+    typed, attached, value = word.partition("=")  # attached: "" if the value is the next word
     name = typed.removeprefix("-").removeprefix("-").replace("-", "_")
     if word[1] in SHORT and name not in LONG:  # -temperature is not -t emperature
         name = SHORT[word[1]]
-        equals = word[2:]
-        value = equals.removeprefix("=")
+        attached = word[2:]
+        value = attached.removeprefix("=")
     elif not word.startswith("--") or name not in FIELDS:
         raise unknown_option(typed, FIELDS)
-    return Flag(name, value if equals else following(name, rest))
+    return Flag(name, value if attached else following(name, rest))
 
 
 def following(name: str, rest: deque[str]) -> str:

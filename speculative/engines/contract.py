@@ -1,4 +1,8 @@
-"""The contract of an engine: one object, chosen once (choice.py), that answers all that depends on the engine."""
+"""The contract of an engine: one object, chosen once (choice.py), that answers all that depends on the engine.
+
+Engine, below, is the contract. The protocols before it name what an engine reads of a plan, a drafter and a model to be
+loaded: engines stand below run/ and drafters/, so they cannot import these.
+"""
 
 import time
 from collections import deque
@@ -99,7 +103,7 @@ class DeviceLoops(Protocol):
 class Engine:
     """An engine, as the loader, the decoders and the measuring ask it, with the answers that most engines give."""
 
-    name = ""  # as --engine calls it
+    name = ""  # its name for --engine
     takes_functions = True  # whether a user's function can be the target
     draft_dtype: str | None = "float32"  # the format that --draft_dtype auto stands for; None: the target's
     saving: Sequence[str] = ()  # the formats that take less memory than float32, the largest first
@@ -135,7 +139,7 @@ class Engine:
 
     def tolerance(self, dtype: str) -> float:
         """Return the distance of two logits up to which rounding may change their order, if rows are not exact."""
-        return FORMATS["float32"].tolerance  # in which all but JAX compute, whatever the format
+        return FORMATS["float32"].tolerance  # all engines except JAX compute in float32
 
     def check(self, plan: Planned) -> None:
         """Raise UserError if a plan's drafters, K, batch or rule do not go with the engine."""
@@ -150,7 +154,10 @@ class Engine:
         raise NotImplementedError
 
     def maker(self, spec: ToLoad, in_place: bool) -> Maker:
-        """Return the maker of a model's network. in_place: see pack. Raises UserError."""
+        """Return the maker of a model's network. in_place: see pack. Raises UserError.
+
+        JAX overrides this, as its tensors and its network share a mesh. The others override pack and network.
+        """
         pack = partial(self.pack, spec.dtype, in_place=in_place)
         return Maker(pack, partial(self.network, hparams=spec.hparams, name=str(spec)))
 

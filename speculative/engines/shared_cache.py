@@ -43,7 +43,7 @@ class Held(NamedTuple):
         held_parents = parents_or_chain(self.parents, self.tokens)[:n_readable]
         parents = parents_or_chain(parents, x)  # [n]
         n = min(n, common_prefix(held_parents, parents))
-        places = [*range(n)]  # in the cache, of the tokens of x so far
+        places = [*range(n)]  # places in the cache of the tokens of x so far
         for token, parent in zip(x[n:], parents[n:], strict=True):
             held_parent = places[parent] if parent >= 0 else -1
             is_there = (tokens == token) & (held_parents == held_parent)  # [n_readable]
@@ -72,15 +72,21 @@ class SharedCache:
     """The contents of a cache for the networks of one decode: a target and its copies, or a network that scores trees.
 
     If another decode has used the cache since, the contents that this decode left are restored. So the rows of a copy,
-    which reads what its target has written, do not depend on other decodes: if the target has read a b c, and another
-    decode has read x y z meanwhile, a copy that should read d would have to read a b c itself, by its own rounded
-    weights. So the target reads a b c once more, and then the copy d.
+    which reads what its target has written, do not depend on other decodes:
+
+                                                          tokens
+        the target reads a b c                            a b c
+        another decode reads x y z                        x y z
+        the copy is asked for d: the target reads again   a b c
+        the copy reads d                                  a b c d
+
+    Else the copy would read a b c itself, by its own rounded weights.
     """
 
     def __init__(self, owner: CachedNetwork):
         self.cache = owner.cache
         self.contents = owner.contents
-        self.networks: list[SharedNetwork] = []  # by rank
+        self.networks: list[SharedNetwork] = []  # in the order of their ranks
         self.held = held_by_target(NO_TOKENS)
 
     def take(self, reader: "SharedNetwork", x) -> None:  # [n]
@@ -113,7 +119,7 @@ class SharedNetwork(CachedNetwork):
 
     def __init__(self, network: CachedNetwork, shared: SharedCache, rank: int):
         """rank: 0 for a target; a rounded copy has a higher one, and reads the entries of lower ranks."""
-        vars(self).update(vars(network))
+        vars(self).update(vars(network))  # the same weights and pass: only the cache and its contents are others
         self.shared = shared
         self.cache = shared.cache
         self.contents = shared.contents

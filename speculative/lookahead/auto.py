@@ -6,6 +6,15 @@ even the first one pays, the target decodes alone. The chance that a draft and a
 over the drafts; each factor is estimated from earlier drafts with a similar margin (Acceptance). Knowledge of
 them, and of the costs of drafts and windows (costs.py), is kept for the next decode (learned.py).
 
+A margin says how sure a drafter is of a draft, in its own unit:
+
+    model, staged   distance of the two largest logits
+    heads           1 / (i + 1) for draft i: each head knows less than the one before
+    prompt_lookup   tokens that match beyond the first, and the drafts since then
+    a function      always 1
+
+Each drafter's `scale` says how far its margins are usually off, so they can be compared with it.
+
 The decision may depend on all that comes before a draft, and on p there, but not on the token that is drawn from p: if
 drafts were dropped after they were seen, the others would not be samples of p.
 
@@ -33,7 +42,7 @@ class AutoDrafter:
     drafters: Sequence
     model: Callable  # their target, whose log tells the time of its calls
     n_before: int = 0  # tokens of the text before the last step; 0 in the first
-    attempts: dict[DrafterStats, Attempt] = field(default_factory=dict)  # in the last step
+    attempts: dict[DrafterStats, Attempt] = field(default_factory=dict)  # the attempts of the last step
 
     def __call__(self, x, k: int) -> Proposal:  # [n]
         self.learn_from_last_step(x)
@@ -86,7 +95,7 @@ class Stopping:
     learned: Learned
     k: int
     n_drafts: int = 0  # so far
-    chance: float = 1.0  # that all of them are accepted
+    chance: float = 1.0  # chance that all of them are accepted
 
     def seconds_of(self, n_drafts: int) -> float:
         """The seconds of so many drafts and of their window."""
@@ -117,7 +126,7 @@ class Stopping:
         chance = self.chance
         gain = 0.0
         for _ in range(self.n_drafts, self.k):
-            chance *= self.stats.acceptance.share  # that one more is accepted, and all before it
+            chance *= self.stats.acceptance.share  # the chance that one more is accepted, and all before it
             gain += chance * self.learned.token_seconds
         gain += chance * LAST_CALL_SHARE * self.learned.window_costs.seconds(1)
         return gain > self.more_seconds_for(self.k)

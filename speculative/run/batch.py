@@ -3,7 +3,13 @@ all texts that wait for it, to the bit those of each alone.
 
 The loops take turns, each in a greenlet: where a loop needs rows of a network, it hands the request to the batch and
 waits. If all loops wait for rows, the batch computes those of one network for all that asked it. So nothing here runs
-in another thread, and a user's functions are called in the caller's own.
+in another thread, and a user's functions are called in the caller's own. A round of two texts:
+
+    text A                    text B                    the batch
+    asks for draft rows       asks for draft rows       one call of the draft: both go on
+    (as often as they draft)
+    asks for target rows      asks for target rows      one call of the target: both go on
+    has a step                has a step                yields both steps, then both go on
 """
 
 import time
@@ -104,10 +110,10 @@ class Seat:
         for role, network in loaded.items():
             if isinstance(network, CachedNetwork):
                 self.loaded[role] = network.with_own_cache(PassInTurn(network))
-        self.strand: greenlet | None = None  # in which the text's loop runs
+        self.strand: greenlet | None = None  # greenlet in which the text's loop runs
         self.thread = 0  # the thread of the strand
-        self.request: Request | None = None  # for which the loop waits
-        self.step: PlacedStep | None = None  # a step of the loop, which waits to go on
+        self.request: Request | None = None  # rows that the loop waits for
+        self.step: PlacedStep | None = None  # step that the loop has yielded
 
     @property
     def is_free(self) -> bool:
@@ -134,9 +140,10 @@ class Seat:
             raise UserError("a batch goes on in the thread that began it: begin it again in this one")
         self.request = self.step = None
         self.strand.parent = getcurrent()
-        copy_context()  # else a thread may have no context yet
+        copy_context()  # a thread that has used no context variable has no context yet: this makes it one
         self.strand.gr_context = getcurrent().gr_context  # a user's functions see the caller's, and may change it
-        event = self.strand.switch(*[] if answer is None else [answer])
+        answers = [] if answer is None else [answer]  # a loop that begins, or goes on after a step, gets none
+        event = self.strand.switch(*answers)
         if isinstance(event, Request):
             self.request = event
         else:
@@ -174,7 +181,7 @@ class Batch:
 
         waiting = iter(range(len(inputs)))
         try:
-            while self.take_seats(waiting, new_steps):
+            while self.take_seats(waiting, new_steps):  # now each text that has a seat waits for rows, or has a step
                 with_steps = [(seat, seat.step) for seat in self.seats if seat.step]
                 if not with_steps:
                     self.call()

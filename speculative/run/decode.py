@@ -3,7 +3,7 @@
 decode        a text: its models, its loop, its steps (of several texts together: batch.py)
 new_models    the loaded networks with temperature and filters
 new_loop      the loop of a decoder, over these models
-drafters_of   the drafters of a level; drafter_of_level makes one of them
+drafters_of   the drafters of a level; drafter_of_level combines them into one
 Text          from a Step of the loop to a TextStep
 """
 
@@ -33,7 +33,7 @@ from speculative.trees import Tree, TreeAdapter, path_of
 DECODERS = ("autoregressive", "speculative")
 LONG_PROMPT = 40  # tokens: see after_prompt
 Ids = Sequence[int] | np.ndarray  # [n]
-Loaded = Mapping[str, Any]  # by role, a network, or an object that a drafter loads under its name
+Loaded = Mapping[str, Any]  # {role: a network, or an object that a drafter loads under its name}
 
 
 @dataclass
@@ -138,6 +138,7 @@ def drafters_of(setup: Setup, context: Context, level: int) -> list[Draft]:
     [drafter] = drafters
     model = context.models[drafter.role]
     inner = drafters_of(setup, context, level + 1)
+    # The inner drafter is a new one for each proposal: an AutoDrafter follows one text, and counts its steps.
     new_inner = partial(drafter_of_level, setup, level + 1, inner, model)
     rule = plan.rule if plan.rule.lossless else TOKEN  # the copy's tokens are drawn from the p that it gives
     return [staged(drafter.name, model, new_inner, most_drafts(plan, level + 1), context.rng, rule.accept)]

@@ -1,4 +1,4 @@
-"""engine.c from Python: its call for the rows of one text or of several."""
+"""The C engine from Python: its call for the rows of one text or of several."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,21 +15,25 @@ from speculative.engines.c.threads import pool
 from speculative.engines.formats import BLOCK
 from speculative.engines.network import Rows, TextRows
 
-CHUNK = 120  # rows for which engine.c has room in a call; Python hears Ctrl-C between two
-PREFETCH_BYTES = 8192  # ahead of the loops
+CHUNK = 120  # most rows of one call; Ctrl-C is noticed between calls
+PREFETCH_BYTES = 8192  # distance in bytes at which a loop prefetches
 
 
-def filled(kind: Any, value: Any, kept: list) -> Any:
-    """A value as engine.c's field of this kind holds it: a number; an array, by its address; a dict, as a struct with
-    the fields of these names; a list of dicts, as an array of structs. kept: gets the arrays, which have to live as
-    long as the field."""
+def as_field(kind: Any, value: Any, kept: list) -> Any:
+    """Return a value as a field of this kind in C: a number; an array, by its address; a dict, as a struct with the
+    fields of these names; a list of dicts, as an array of structs. kept: gets the arrays, which have to live as long as
+    the field.
+
+    For example [{"g": g, "b": b}], the value of ln_f, becomes an array of one Norm, whose fields are the addresses of g
+    and b. A dict with a matrix w is a Linear (see linear).
+    """
     if isinstance(value, list):
-        structs = [filled(kind._type_, one, kept) for one in value]
+        structs = [as_field(kind._type_, fields, kept) for fields in value]
         return (kind._type_ * len(value))(*structs)
     if isinstance(value, dict):
-        values = linear(**value) if "w" in value else value
+        fields = linear(**value) if "w" in value else value
         kinds = dict(kind._fields_)
-        return kind(**{name: filled(kinds[name], value, kept) for name, value in values.items()})
+        return kind(**{name: as_field(kinds[name], field, kept) for name, field in fields.items()})
     if isinstance(value, np.ndarray):
         array = value if value.dtype == np.uint8 else np.ascontiguousarray(value, np.float32)  # uint8: tiles
         kept.append(array)
@@ -91,8 +95,8 @@ class CompiledPass:
         self.prefetch_bytes = np.zeros(4, np.intp)  # see tune
         self.group = library().rows_of_a_group(formats[params["wte"].format.name])
         self.texts = (library().structs["Text"] * CHUNK)()  # the texts of a call, which each have a row or more
-        self.kept: list[np.ndarray] = []  # the arrays whose addresses engine.c has
-        values = {  # in the order of arguments.h
+        self.kept: list[np.ndarray] = []  # the arrays whose addresses C has
+        values = {  # fields of the struct GPT2 in arguments.h
             "n_head": hparams["n_head"],
             "n_embd": n_embd,
             "n_inner": n_inner,
@@ -120,9 +124,9 @@ class CompiledPass:
             ],
             "texts": self.texts,
         }
-        self.arguments = filled(library().structs["GPT2"], values, self.kept)
-        self.new_cache = partial(Cache, hparams)  # of a text
-        self.layers_in_turn = cycle(range(hparams["n_layer"]))  # that layer_seconds times
+        self.arguments = as_field(library().structs["GPT2"], values, self.kept)
+        self.new_cache = partial(Cache, hparams)  # makes the cache of one text
+        self.layers_in_turn = cycle(range(hparams["n_layer"]))  # the layers that layer_seconds times
 
     def __call__(self, tokens, n_last: int, n_past: int, cache: Cache, sees=None) -> Rows:  # [n]
         """The same as PlainPass. In a tree, sees [n, n_past + n] says which tokens each one sees: itself, and all

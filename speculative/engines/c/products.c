@@ -106,7 +106,15 @@ INLINE void times_bfloat16(const int R, ARGUMENTS) {  // two inputs share 32 bit
 }
 
 // Both rounded formats add up a block's products exactly: see rows.c. Then they multiply the sum by the scales.
-#ifdef WIDE  // without dot4's instruction: added now, as there is no register for it later
+//
+// An example of int8, with 4 inputs and one channel. A row of 1.5 -0.5 1 0 is prepared as 3 -1 2 0, times 0.5. Weights
+// of 1 2 -3 0.5 are packed as 10 20 -30 5, times 0.1. The product is 0.5 * 0.1 * (3 * 10 - 1 * 20 - 2 * 30 + 0) = -2.5.
+// With EXCESS 128 the tile has 138 148 98 133, and the sum begins with -128 * (3 - 1 + 2 + 0) = -512:
+//   dot4 adds 3 * 138 - 1 * 148 + 2 * 98 + 0 * 133 = 462, which gives -50 as before;
+//   with PAIRS an instruction adds two products, so it adds the inputs at even places, 3 * 138 + 2 * 98, then those at
+//   odd places, -1 * 148 + 0 * 133. ADD_UP adds each such sum at once, as there is no register to keep it.
+// The row's scale, 0.5, multiplies this sum of the block. The channel's, 0.1, multiplies the sum of all blocks.
+#ifdef WIDE  // without dot4's instruction
 #define ADD_UP(sum, more) sum += more; __asm__("" : "+x"(sum))
 #define INT8S(w, odd) ((vpair)(w) >> 8 * (odd) & 255)
 #define ADD_INT8(sum, w, x) ADD_UP(sum, WIDE(w, x))

@@ -156,7 +156,8 @@ class DeviceDecoder:
         return State(x, n, T, number, draft_cache, target_cache), output
 
     def no_drafts(self, K):
-        """The result of Step 1 if nothing is drafted."""
+        """The result of Step 1 if nothing is drafted. These tokens are never accepted; their p is ones, so that q / p
+        is finite."""
         n_vocab = self.networks["target"].hparams["n_vocab"]
         return Drafts(jnp.zeros(K, jnp.int32), jnp.ones((K, n_vocab)), jnp.zeros(K))
 
