@@ -47,7 +47,7 @@ class Rule:
     """A rule, as --accept names it."""
 
     kind = ""  # "lenient" of lenient:0.5
-    letter = ""  # that stands for the number after the name, as in lenient:B; "" if the rule takes none
+    letter = ""  # the letter of the number after the name, B of lenient:B; "" if the rule takes no number
     least = most = 0.0  # the range of that number
     lossless = True
     blocks = False  # whether all drafts are tested, and a test depends on the drafts before
@@ -76,7 +76,7 @@ class Rule:
         return [*judgement.accepted, sample(judgement.rest, rng)]
 
     def accept_tree(self, tree: Drafts, q, rng) -> list[int]:  # q [1 + m, n_vocab]
-        """As accept, always by judge: Token.accept is the blog's loop, which takes chains alone."""
+        """As accept, always by judge: Token.accept is token_by_token, which takes chains alone."""
         return Rule.accept(self, tree, q, rng)
 
 
@@ -158,7 +158,8 @@ class OneByOne(Rule):
 
 
 class Token(OneByOne):
-    """The paper's rule. Chains are accepted by the blog's loop; OneByOne.accept gives the same tokens."""
+    """The paper's rule. Chains are accepted by token_by_token, the blog's Steps 3 and 4. Rule.accept gives the same
+    tokens."""
 
     kind = "token"
 
@@ -215,7 +216,7 @@ class Typical(OneByOne):
     """
 
     kind = "typical"
-    letter = "E"  # for ε
+    letter = "E"  # ε
     least, most = 1e-6, 0.999999
     lossless = False
 

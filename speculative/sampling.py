@@ -19,7 +19,7 @@ import numpy as np
 
 from speculative.support.errors import UserError, first_line
 
-ROUNDING = 0.01  # by which the sum of a distribution may differ from 1, as in float16
+ROUNDING = 0.01  # how far the sum of a distribution may be from 1, as in float16
 
 
 class Proposal(NamedTuple):
@@ -66,7 +66,7 @@ def residual(q: np.ndarray, p: np.ndarray) -> np.ndarray:  # [n_vocab] twice -> 
 
 def sample(p: np.ndarray, rng: np.random.Generator) -> int:  # [n_vocab] -> id
     """Draw one id from the distribution p, with exactly one random number, and never an id of probability 0."""
-    u = rng.random()  # in any case, so that the random numbers after it do not depend on p
+    u = rng.random()  # drawn in any case, so that the random numbers after it do not depend on p
     argmax = int(np.argmax(p))
     if p[argmax] == 1:  # one-hot, as at temperature 0: to add up 50,257 zeros would take long
         return argmax
@@ -210,7 +210,7 @@ def whole_numbers(given: Iterable) -> list[int]:
 def as_distributions(rows: np.ndarray, n: int) -> np.ndarray:  # [n or more, n_vocab] -> [n, n_vocab]
     """The last n rows that a model returned. Raises UserError if they are not distributions."""
     dtype = getattr(rows, "dtype", None)
-    is_array = getattr(rows, "ndim", 0) == 2 and getattr(dtype, "kind", "") == "f"  # not a tensor's of PyTorch
+    is_array = getattr(rows, "ndim", 0) == 2 and getattr(dtype, "kind", "") == "f"  # a PyTorch dtype has no kind
     if not is_array or len(rows) < n:
         returned = type(rows).__name__
         if dtype is not None:
@@ -219,7 +219,7 @@ def as_distributions(rows: np.ndarray, n: int) -> np.ndarray:  # [n or more, n_v
             f"the model returned {returned}: model(x, n_last={n}) has to return a float array of NumPy, [{n}, n_vocab]"
         )
     rows = rows[len(rows) - n :]
-    rows = np.asarray(rows) if isinstance(rows, np.ndarray) else rows  # not a np.matrix, whose sums are another's
+    rows = np.asarray(rows) if isinstance(rows, np.ndarray) else rows  # a np.matrix would give sums of another shape
     sums = np.sum(rows, axis=-1)  # [n]
     if not (np.all(np.abs(sums - 1) <= ROUNDING) and np.min(rows) >= 0):
         raise UserError(
@@ -230,7 +230,8 @@ def as_distributions(rows: np.ndarray, n: int) -> np.ndarray:  # [n or more, n_v
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """A view of an array for a user's function: an error if it writes to it. Of another library's, the array itself."""
+    """A view of an array for a user's function: an error if it writes to it. An array of another
+    library is returned as it is."""
     if isinstance(array, np.ndarray):
         array = array.view()
         array.setflags(write=False)

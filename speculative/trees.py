@@ -55,7 +55,7 @@ class Tree:
         return tokens
 
 
-Drafts = Proposal | Tree  # of a step
+Drafts = Proposal | Tree  # the drafts of a step
 
 
 def draft_at(proposal: Drafts, node: int) -> tuple[int, np.ndarray]:  # -> id, [n_vocab]

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import speculative.support.early  # noqa: F401  # Ctrl-C during the imports of a command is one line
 from speculative.support.errors import UserError, guarded, install
 
-LIBRARIES = ("jax", "optax", "safetensors")  # that a small installation lacks
+LIBRARIES = ("jax", "optax", "safetensors")  # libraries that a small installation lacks
 
 FLAGS = {  # {name: (default, help)}; a list takes several values, and a flag without a default is required
     "target_model_size": (str, "the target"),

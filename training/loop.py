@@ -20,7 +20,7 @@ import optax
 from speculative.support.errors import UserError
 from speculative.support.files import replacing
 
-SECONDS = 10  # from one line of progress to the next; a single step may take longer
+SECONDS = 10  # seconds from one line of progress to the next; a single step may take longer
 
 
 def schedule(steps: int, peak: float) -> Callable:

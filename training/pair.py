@@ -19,7 +19,7 @@ from training.files import check_new, save_model
 from training.loop import fit, say, schedule
 from training.network import Model, cross_entropy, init_params
 
-N_PARAGRAPHS = 10  # in a chunk of text;
+N_PARAGRAPHS = 10  # paragraphs in a chunk of text
 HELD_OUT = 50  # every so many chunks, one is held out
 BATCH = 4  # rows of n_ctx tokens in a step: few enough that their arrays stay in the processor's cache
 

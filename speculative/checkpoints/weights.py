@@ -19,7 +19,7 @@ from speculative.checkpoints.advice import advice_on_tensors
 from speculative.checkpoints.disk import MappedFile, bad_file, leave, note_of, state_of
 from speculative.support.errors import UserError
 
-N_THREADS = min(8, os.cpu_count() or 1)  # that read, check and convert tensors, each its own; more would hold too many
+N_THREADS = min(8, os.cpu_count() or 1)  # threads that read tensors, each its own; more would hold too many
 N_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
 
 
@@ -154,7 +154,7 @@ class Weights:
         """change: applies settings that gpt2.py does not have (config.settings_in_weights). Raises UserError."""
         self.index = index
         self.stored_shapes = checkpoint_shapes(hparams)
-        self.shapes = self.stored_shapes  # of the arrays: a padded model's are larger
+        self.shapes = self.stored_shapes  # shapes of the arrays: a padded model's are larger
         self.change = change
         check_names(index, self.stored_shapes)
         check_shapes(index, self.stored_shapes)

@@ -66,7 +66,7 @@ class Workbench:
 
     def __init__(self, session: Session[Options]):
         self.session = session
-        self.thread = threading.Thread()  # in which a decode runs, once there is one
+        self.thread = threading.Thread()  # the thread of a decode, once there is one
         self.runs: dict[int, Run] = {}
 
     def page(self) -> str:

@@ -65,7 +65,7 @@ class Drafter:
 
 def until_unsure(margins: Sequence[float], go_on: Callable | None) -> int:
     """Return the number of drafts, of those with these margins: up to the first after which go_on says not to go on.
-    go_on: None where K is a number."""
+    go_on: None if K is a number."""
     for n, margin in enumerate(margins, start=1):
         if go_on and not go_on(margin):
             return n

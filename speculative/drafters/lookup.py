@@ -26,7 +26,7 @@ def matches_in(text, ends, x) -> Iterator[np.ndarray]:  # [n_text], [n_ends], [n
     """
     for n in range(1, min(LONGEST, len(x)) + 1):
         ends = ends[ends >= n - 1]
-        ends = ends[text[ends - (n - 1)] == x[len(x) - n]]  # [n_n]
+        ends = ends[text[ends - (n - 1)] == x[len(x) - n]]  # [n_matches]
         if not len(ends):
             return
         yield ends

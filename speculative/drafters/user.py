@@ -33,7 +33,7 @@ def check_parameters(function: Callable, form: str) -> None:
 def is_called_as(function: Callable, form: str) -> bool:
     """Return True if a function can be called in this form, or does not tell its parameters."""
     try:
-        inspect.signature(function).bind(*form.split(","))
+        inspect.signature(function).bind(*form.split(","))  # as many arguments as the form names
     except TypeError:
         return False
     except ValueError:  # some functions that are not written in Python

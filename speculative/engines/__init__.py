@@ -3,7 +3,7 @@
 Read model.py first, then the files that it stands on, each from tokens to logits:
 
     model.py            a network, then temperature and filters; a log of the calls
-    network.py          a network; one with a KV cache computes of x the rows that the cache lacks
+    network.py          a network; one with a KV cache computes only the rows that the cache lacks
     plain.py            the forward pass that it calls: gpt2.py with a cache. Its twins are c/forward.py, jax/forward.py
     shared_cache.py     a cache that a target shares with its copies, or that holds a tree
 

@@ -30,7 +30,7 @@ def choose(name: str) -> str:
 def make_engine(
     name: str, threads: int | None = None, mesh: int = 1, data_parallel: int = 1, quiet: bool = False
 ) -> Engine:
-    """Return the engine that choose(name) names. quiet: print nothing about compiling. Raises UserError."""
+    """Return the engine that choose(name) names. quiet: print nothing about JAX's compiling. Raises UserError."""
     chosen = choose(name)
     if chosen == "jax":
         from speculative.engines.jax.engine import JaxEngine

@@ -1,6 +1,6 @@
 """The weight formats: all that packing, the memory check and JAX must know of each.
 
-engine.c has a loop for each format. Here is the rounding of its weights in NumPy, for a machine without a compiler.
+The C engine has a loop for each format. Here is the rounding of its weights in NumPy, for a machine without a compiler.
 
 To add one: an entry here; a line of FORMATS in c/arguments.h with its prepare_, times_, weight_ and pack_; and its name
 in the help of --dtype.
@@ -30,7 +30,7 @@ class OnJax(NamedTuple):
 
 
 class Format(NamedTuple):
-    name: str  # as --dtype and engine.c call it
+    name: str  # its name for --dtype and in the C engine
     weight_bytes: float  # bytes of a weight, with its share of its block's scale
     round: Callable[
         [np.ndarray], np.ndarray

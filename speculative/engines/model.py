@@ -17,7 +17,7 @@ N_CALLS = 4096  # entries that a log keeps: more than a step has
 class Call(NamedTuple):
     """An entry of a model's log."""
 
-    began: float  # by time.perf_counter
+    began: float  # time.perf_counter() at its beginning
     seconds: float
     n_read: int  # tokens that the model had to read
     n_rows: int  # rows of logits that it gave

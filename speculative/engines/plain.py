@@ -54,7 +54,7 @@ class PlainPass:
     takes_trees = False
 
     def __init__(self, params: dict, hparams: dict):
-        self.new_cache = partial(KVCache, hparams)  # of a text
+        self.new_cache = partial(KVCache, hparams)  # makes the cache of one text
         activation = ACTIVATIONS[hparams.get("activation_function", "gelu_new")]
         self.params = with_activation(params, activation) | {"n_head": hparams["n_head"]}
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path("/")  # the folder of the files in which Linux tells
-MOST_THREADS = 256  # as in engine.c
+MOST_THREADS = 256  # the same as in c/threads.c
 QUOTA_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # the file of version 2, and the two of version 1
 
 

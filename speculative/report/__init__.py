@@ -7,6 +7,8 @@
                  prices; predictions: the speedup of other Ks and drafters
     the words    words; advice: the setting to try; ending: the lines after a run; tables: of --verbose
     elsewhere    document: the JSON, and back; page, with race and close_up: the page; run: the result in Python
+    a score      score: a text that each model scores; expected: the speedup to expect on it; score_words, score_page
+    from Python  pair: load_pair
 
 An example: at K = 4 three calls of the target gave 5, 1 and 3 tokens. So 6 of 12 drafts were accepted, and the
 acceptance rate is r = 9 / 15 = 0.6. If a draft costs c = 0.05 of a token and a window β = 1.1, the blog's formula

@@ -56,7 +56,7 @@ def prediction(record: RunRecord, speedup: float, reason: str, predicted: Speedu
     """Return the setting that is clearly faster than the run's own, or say that there is none. speedup: of the run.
     reason: for a run that brought no gain."""
     own = own_prediction(predicted, record.options) or 0.0
-    enough = GAIN * max(speedup, own)  # than the run's own setting, as measured or as predicted
+    enough = GAIN * max(speedup, own)  # the own setting's speedup counts as measured or as predicted
     setting = setting_to_try(predicted, enough)
     is_faster = setting.speedup > enough
     run_lost = speedup < 1 - NOISE

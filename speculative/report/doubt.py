@@ -11,9 +11,9 @@ NOISE = 0.05  # share of a time; on a machine at rest smaller differences may be
 DISAGREE = 0.5  # share; on a machine at rest, a measured speedup and an account farther apart cannot both be right
 DISAGREE_LEAST = 0.2  # share; the same on a machine that is never at rest
 DISTURBED = 0.25  # share of the decodes' time; threads that waited longer for a core disturbed the times
-MIN_ITERATIONS = 5  # to find that they disagree
+MIN_ITERATIONS = 5  # iterations from which a speedup and its account can disagree
 STEADY = 1.15  # the median / the least time of equal calls: if it is less, threads that waited did so elsewhere
-MIN_CALLS = 3  # equal calls, to tell
+MIN_CALLS = 3  # equal calls from which their spread is known
 
 
 def is_quiet(waited: float, seconds: float) -> bool:

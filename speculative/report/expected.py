@@ -80,7 +80,7 @@ class Timings(NamedTuple):
 class Timed:
     """The calls that were timed while the threads had their cores."""
 
-    plain: list[TextStep]  # of autoregressive decodes
+    plain: list[TextStep]  # the steps of autoregressive decodes
     speculative: dict[str, list[TextStep]]  # by role, as Timings.costs
     windows: dict[int, list[float]]  # {rows: seconds of each window, or of a part of it}
 

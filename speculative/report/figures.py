@@ -271,5 +271,5 @@ def leviathan_tokens(alpha: float, K: int) -> float:
 
     Source: Leviathan et al. 2023, equation 1: (1 - α^(K + 1)) / (1 - α), which is the sum written here.
     """
-    chances = [alpha**i for i in range(K + 1)]  # that the first i drafts are accepted
+    chances = [alpha**i for i in range(K + 1)]  # chances that the first i drafts are accepted
     return sum(chances)

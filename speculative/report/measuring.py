@@ -26,7 +26,7 @@ from speculative.run.steps import TextStep
 ROWS = (2, 3, 5, 9, 17, 33)  # rows of the windows that are timed, if the run has not timed them
 N_TIMED = 6  # times that each size is timed
 TIMING_SHARE = 0.18  # the share of the speculative decode's time that all this may take
-TIMING_SECONDS = (0.05, 0.9)  # that it may take in any case, and at most
+TIMING_SECONDS = (0.05, 0.9)  # seconds that it may take in any case, and at most
 
 
 def measure(session: Session, inputs: Sequence, speculative: DecoderRecord) -> Measured | None:

@@ -14,7 +14,7 @@ from speculative.report.record import Account, Comparison, Figures, Predictions
 from speculative.report.simulate import KnownText, Prices, Simulation
 from speculative.run.steps import TextStep
 
-KS = (1, 2, 4, 8, 16, 32)  # that are predicted, beside the run's own and auto
+KS = (1, 2, 4, 8, 16, 32)  # Ks to predict, beside the run's own and auto
 MIN_CALLS = 3  # calls of the run, whose mean counts as the time of a window of this size
 SIMULATIONS = 4  # decodes of a setting if drafts are accepted by chance: their mean depends little on it
 SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
@@ -23,7 +23,7 @@ SIMULATED_TOKENS = 800  # tokens of all these decodes, if the text is long
 class Measured(NamedTuple):
     """The times that predictions need beside the run."""
 
-    drafters: dict[str, list[Drafter]]  # that are predicted; of a+b those of a and of b
+    drafters: dict[str, list[Drafter]]  # drafters to predict, by name; a+b has two
     texts: Sequence[KnownText]
     timed: ByRows  # {rows: seconds of a call of the target, or of a part of it}
     by_text_seconds: float  # seconds of a proposal of a drafter without a model

@@ -199,7 +199,7 @@ class Account:
     blog_speedup: float  # the blog's formula, without β
     account_blog: float  # the blog's formula with β
     account_leviathan: float | None  # Leviathan's formula with β; not for trees and blocks
-    occupancy: float = 1.0  # of a batch, a factor of both: texts in a call / those without drafts
+    occupancy: float = 1.0  # in a batch, a factor of both: texts in a call / those without drafts
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class RunRecord:
     prompts: list[Prompt]  # `text` and `tokens` of each prompt
     autoregressive: DecoderRecord | None  # the autoregressive decode, except with --only speculative
     speculative: DecoderRecord | None  # the speculative decode
-    figures: Figures | None  # see below; of the speculative decode
+    figures: Figures | None  # the figures of the speculative decode
     difference: Difference | None  # the first difference of two greedy texts: its `text`, and whether it `is_defect`
     blog_text: int | None  # in the blog's run: the number of the first token that is not the blog's, or 0
     vocabulary: dict[int, str]  # {token: its text} of prompts and `details`; parts of a character are `\xNN`
@@ -318,7 +318,7 @@ class ScoreRecord:
 
     options: Options  # this, the machine and the rule have the keys of a run: docs/output.md
     machine: Machine
-    rule: RuleUsed  # of acceptance
+    rule: RuleUsed  # the rule of acceptance
     networks: list[Model]  # those that have read the text, as `models` of a run
     n_ctx: int  # tokens of the context
     tokens: list[int]  # the ids of the text's tokens

@@ -13,9 +13,9 @@ from speculative.report.words import functions_used
 
 STYLES = [WEB / "page.css", WEB / "score.css"]
 SCRIPTS = [WEB / f"{name}.js" for name in ("elements", "score", "grid")]
-MOST_TOKENS = 3000  # of a text on the page
-MOST_NATS = 10.0  # that the colour of a surprise tells apart
-BANDS = 10  # of the chances of acceptance, in the chart
+MOST_TOKENS = 3000  # tokens of a text that the page shows
+MOST_NATS = 10.0  # nats from which a surprise has the darkest colour
+BANDS = 10  # bands of the chances of acceptance in the chart
 
 
 def score_page(score: ScoreRecord) -> str:

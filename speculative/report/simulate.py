@@ -61,7 +61,7 @@ class KnownText:
         self.margins = margins
         numbers = np.unique([*x, *new], return_inverse=True)[1]  # [n + N]
         self.tokens = numbers.tolist()
-        self.wrong = max(self.tokens) + 1  # in the place of all tokens that the text has not
+        self.wrong = max(self.tokens) + 1  # stands for all tokens that the text does not have
         self.n_vocab = self.wrong + 1
         self.drafts = cache(self.drafts_by)  # each position is asked once for all settings
 
@@ -105,7 +105,7 @@ class SimulatedModel:
     def margins_from(self, position: int, next_wrong: int, k: int) -> list[float]:
         """The margins of k drafts. Nobody has asked the model about its own text after a wrong token: it is about as
         sure there as it is where it is right, and unsure if it is never right."""
-        asked = self.margins[position : next_wrong + 1]  # that of the wrong token, too
+        asked = self.margins[position : next_wrong + 1]  # the margin of the wrong token, too
         margins = asked + self.margins_where_right[position : position + k] + k * [0.0]
         return margins[:k]
 

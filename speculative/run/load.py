@@ -3,9 +3,12 @@
 load          the plan, with every refusal; the checkpoints, each opened once; prompts and sizes against the context
               and the memory; then the weights, and the parts that drafters load
 Models        the models of a session by role: their small files, and those that are loaded
+drafting_for  a draft of another vocabulary takes the target's ids
 load_weights  from files to networks. A tensor passes two functions: weights.array(name) reads and checks it, and
               pack(name, array) of each format packs it
+write_packs   packed weights on the disk, which later runs map
 spelled_out   the options that --fast stands for, which the small files decide
+function_network  a user's function in the place of the target
 """
 
 import math

@@ -1,9 +1,9 @@
 """The observer of a decode, and its notes in the steps: the chances of acceptance, and the tests of the drafts, rebuilt
 from the random numbers that were drawn for them. A decode has an observer only if somebody reads these.
 
-Whose numbers they are: in a step the drafter draws first, then the rule, both from the decoder's one generator. The
-rule draws one number for each test and one more for the last token of the step. So the last numbers are the rule's, and
-from them, p and q, Rule.judge gives the same tests once more.
+Which numbers belong to the rule: in a step the drafter draws first, then the rule, both from the decoder's one
+generator. The rule draws one number for each test and one more for the last token of the step. So the last numbers are
+the rule's, and from them, p and q, Rule.judge gives the same tests once more.
 """
 
 from collections.abc import Sequence

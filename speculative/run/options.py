@@ -178,8 +178,8 @@ SHORT = {f.metadata["short"]: name for name, f in FIELDS.items() if "short" in f
 HERE = Path(__file__).parents[1]
 BESIDE = HERE / "models", HERE.parent / "models"  # inside the package in a wheel, beside it in the repository
 DEMO = {
-    "prompt": '"From the first, two facts were very obvious to me,',  # a text of the kind that the pair was trained on,
-    "n_tokens_to_generate": 54,  # to the end of a sentence
+    "prompt": '"From the first, two facts were very obvious to me,',  # a text of the kind on which the pair was trained
+    "n_tokens_to_generate": 54,  # the text then ends with a sentence
     "draft_model_size": "tiny-draft",
     "target_model_size": "padded-target",  # tiny-target, whose tokens cost what those of GPT-2 124M cost
     "models_dir": str(next((folder for folder in BESIDE if folder.is_dir()), BESIDE[-1])),
@@ -188,7 +188,7 @@ DEMO = {
 # Options that cannot be given together.
 CONFLICTS = (
     ({"tree"}, {"K"}),
-    ({"fast"}, {"drafter", "K", "tree", "accept"}),  # which it stands for
+    ({"fast"}, {"drafter", "K", "tree", "accept"}),  # --fast stands for these
     ({"prompt_file"}, {"prompt"}),
     ({"batch"}, {"stream", "verbose", "verify", "html"}),
     ({"only"}, {"verify"}),
@@ -210,7 +210,7 @@ class NoEffect(NamedTuple):
 
     names: Sequence[str]
     useless: Callable  # options -> whether they do nothing in these options
-    reason: Sequence[str]  # in parts, as of a UserError
+    reason: Sequence[str]  # the parts of the sentence, as of a UserError
 
 
 def is_greedy(o: ModelOptions) -> bool:

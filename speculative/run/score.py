@@ -30,7 +30,7 @@ class TokenScores:
     log_probs: list[float] = field(default_factory=list)  # nats, of the token after all before it
     likeliest: list[int] = field(default_factory=list)  # the token that the model itself would take
     margins: list[float] = field(default_factory=list)  # the distance of the two largest logits
-    chances: list[float] = field(default_factory=list)  # that its draft is accepted there; [] for the target
+    chances: list[float] = field(default_factory=list)  # chance that its draft is accepted there; [] for the target
 
 
 class Excerpt(NamedTuple):

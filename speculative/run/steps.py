@@ -15,9 +15,9 @@ from speculative.trees import Tree, children_of, path_of
 class TextStep:
     """A Step of the loop, with its text and its times: the result of one call of the target.
 
-    Times are in seconds; of texts that are decoded together, the first has them. A text ends with the token that
-    completes the stop text; the drafts after it count as rejected. An incomplete last character is yielded as one more
-    step, which has no tokens. The names of fields are those of the JSON.
+    Times are in seconds. If texts are decoded together, the first step of a round has the times of all. A text ends
+    with the token that completes the stop text; the drafts after it count as rejected. An incomplete last character is
+    yielded as one more step, which has no tokens. The names of fields are those of the JSON.
     """
 
     # ---- Its tokens --------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def origins_of(step: Step) -> list[str]:
     if not step.n_drafted:
         return ["autoregressive"]
     if isinstance(step.proposal, Tree):
-        rejected = bool(children_of(step.proposal)[path_of(step)[-1]])  # none of a leaf
+        rejected = bool(children_of(step.proposal)[path_of(step)[-1]])  # a leaf has no children
     else:
         rejected = step.n_accepted < step.n_drafted
     return ["accepted"] * step.n_accepted + ["resampled" if rejected else "bonus"]
@@ -89,7 +89,7 @@ class Times:
     logs: Mapping[str, deque[Call]]  # the logs of the decode, by role
     began: float = 0.0  # when the round began
     unassigned_seconds: float = 0.0  # seconds of the decoder that are in no step yet
-    last_before: dict[str, Call | None] = field(default_factory=dict)  # by role, the last call before the round
+    last_before: dict[str, Call | None] = field(default_factory=dict)  # {role: the last call before the round}
 
     @classmethod
     def of_models(cls, models: Mapping[str, Any]) -> "Times":

@@ -24,7 +24,7 @@ from speculative.trees import children_of, path_of
 
 BINS = 20  # bins of the histogram of places
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
-POWER = 0.95  # with which the smallest detectable difference would have been seen
+POWER = 0.95  # the chance with which the smallest detectable difference would have been seen
 MIN_DRAWS = 25  # however slow the models are
 CHECKS = {name: f"{name} against the target" for name in reversed(DECODERS)}  # the check of each decoder's tokens
 DRAFTS = "drafts against the drafter's p"

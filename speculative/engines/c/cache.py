@@ -1,4 +1,4 @@
-"""A text's KV cache, as engine.c reads it."""
+"""A text's KV cache, as the C engine reads it."""
 
 import contextlib
 import mmap

@@ -1,4 +1,4 @@
-"""engine.c as the engine: its threads, and from packed weights to networks."""
+"""The C engine: its threads, and from packed weights to networks."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ THREAD_BYTES = 2**20  # bytes of weights that are worth a thread, which must mee
 
 
 class CEngine(Engine):
-    """engine.c. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
+    """The C engine. Each row is computed in an order that does not depend on the others, so it is equal to the bit."""
 
     name = "c"
     draft_dtype = "int8"  # the output's distribution stays the target's
@@ -43,7 +43,7 @@ class CEngine(Engine):
         return N * SAVED_CALLS[bool(library().multiplies_bytes()), temperature == 0] >= COPY_CALLS
 
     def kernel_words(self, network: Network) -> tuple[str, str] | None:
-        if not isinstance(network, CachedNetwork):  # but a user's function
+        if not isinstance(network, CachedNetwork):  # a user's function has no kernels
             return None
         block = network.params["blocks"][0]
         w = block["mlp"]["c_fc"]["w"]
@@ -60,7 +60,7 @@ class CEngine(Engine):
         if not isinstance(network, CachedNetwork):
             return super().window_seconds(network, x, n_rows)
         with LOCK:
-            network.forget()  # as it writes to the cache
+            network.forget()  # the timed call overwrites the cache
             seconds = network.forward.layer_seconds(n_rows, network.cache, len(x))
         return seconds * network.weight_bytes / n_bytes(network.params["blocks"][0])
 

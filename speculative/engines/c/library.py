@@ -1,7 +1,8 @@
-"""engine.c as a library: compiled at its first use, in a second or two, and kept for this user.
+"""The C engine as a library: compiled at its first use, in a second or two, and kept for this user.
 
 The file's name holds a hash of the source, the flags and the CPU. Two first starts at once, or one that is killed,
-leave a whole file or none. engine.c itself declares its structs and tables: so Python fills the fields that C reads.
+leave a whole file or none. arguments.h and threads.c declare the structs and tables, and Python reads the declarations:
+so it fills the fields that C reads.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ from speculative.engines.system import cpu, first_cache
 from speculative.support.errors import first_line
 from speculative.support.files import cache_home, replacing, size_of
 
-# library.c includes the others.
+# library.c includes all the others.
 FILES = ["library.c", "cpu.h", "arguments.h", "rows.c", "products.c", "threads.c", "engine.c", "pack.c", "crc32c.c"]
 FILES += ["amx.c"]
 SOURCES = [Path(__file__).with_name(name) for name in FILES]
@@ -35,7 +36,7 @@ SOURCES = [Path(__file__).with_name(name) for name in FILES]
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing"]
 FLAGS += ["-Werror=implicit-function-declaration", "-shared", "-fPIC", f"-DFIRST_CACHE={first_cache()}"]
 CPU = cpu()
-if "Intel" in CPU:  # whose vdpbf16ps multiplies at half the rate of FMAs
+if "Intel" in CPU:  # there vdpbf16ps multiplies at half the rate of FMAs
     FLAGS.append("-DSLOW_DOT2")
 
 # The flag that lets a compiler use all instructions of this CPU.
@@ -56,7 +57,7 @@ def compilers() -> list[list[str]]:
 
 
 def compile_with(compiler: list[str], flags: list[str], path: str) -> str:
-    """Compile engine.c into a library. Return "", or why this compiler cannot."""
+    """Compile library.c, which includes all the others. Return "", or why this compiler cannot."""
     command = [*compiler, *FLAGS, *flags, str(SOURCES[0]), "-o", path, "-lm"]
     # zig first compiles a C library, on Windows in a minute or more, which it keeps.
     environment = os.environ | {"LC_ALL": "C", "ZIG_GLOBAL_CACHE_DIR": str(Path(path).parents[1] / "zig")}
@@ -90,7 +91,7 @@ def build(folder: Path, announcement: str = "") -> Path:
 
 
 class Library(ctypes.CDLL):
-    """engine.c, compiled: its functions with their types, its structs and its tables by its own declarations."""
+    """The C engine, compiled: its functions with their types, its structs and its tables by its own declarations."""
 
     def __init__(self, path: Path):
         """Raises OSError."""
@@ -105,7 +106,7 @@ class Library(ctypes.CDLL):
         self.crc32c.argtypes = [c_void_p, c_int64]
         self.crc32c.restype = c_uint32
         self.instructions.restype = c_char_p
-        self.numbers: dict[str, dict[str, int]] = {}  # by the name of a table, and a name in it
+        self.numbers: dict[str, dict[str, int]] = {}  # {name of a table: {name: number}}
         for table in ("format", "activation", "result"):
             function = self[f"{table}_names"]
             function.restype = c_char_p
@@ -142,7 +143,7 @@ def library() -> Library:
     Raises OSError, RuntimeError or ValueError if it cannot be compiled or loaded there either."""
     try:
         return Library(build(cache_home(), "compiling the forward pass, once on this machine ..."))
-    except (OSError, RuntimeError, ValueError) as error:  # there is no home; CC has a quote too many
+    except (OSError, RuntimeError, ValueError) as error:  # no home folder, or an unbalanced quote in CC
         reason = str(error)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
         compiled = Library(build(Path(folder)))
@@ -167,12 +168,12 @@ def compiles() -> bool:
 
 
 def c_crc32c(content: bytes | np.ndarray) -> int:  # uint8 [n]
-    """The CRC32C of these bytes, by engine.c."""
+    """The CRC32C of these bytes, by the C engine."""
     array = np.frombuffer(content, np.uint8)
     return library().crc32c(array.ctypes.data, array.size)
 
 
 def use_c_crc32c() -> None:
-    """Let checkpoints compute their checksums by engine.c, if the library google-crc32c has no C for this system."""
+    """Let checkpoints compute their checksums in C, if the library google-crc32c has no C for this system."""
     if openai.is_slow() and compiles():
         openai.in_c = c_crc32c

@@ -1,4 +1,4 @@
-"""Packed weights: each matrix cut into the tiles that engine.c reads, in one of the weight formats."""
+"""Packed weights: each matrix cut into the tiles that the C engine reads, in one of the weight formats."""
 
 import ctypes
 from typing import NamedTuple

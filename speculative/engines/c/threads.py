@@ -1,4 +1,4 @@
-"""The threads that share a pass of engine.c."""
+"""The threads that share a pass of the C engine."""
 
 import contextlib
 import ctypes
@@ -8,12 +8,12 @@ from queue import SimpleQueue
 
 from speculative.engines.c.library import library
 
-REFUSALS = {  # by the name of a pass's result in engine.c
+REFUSALS = {  # {name of a pass's result in threads.c: the reason}
     "no_such_token": "a token was asked for that does not exist",
     "no_room": "there is no room for so many rows",
 }
-CONTENTION_NANOSECONDS = 20_000_000  # nanoseconds of work, then it looks for cores for all threads
-SINGLE_THREAD_SECONDS = 1.0  # that the first thread works alone if there are not
+CONTENTION_NANOSECONDS = 20_000_000  # nanoseconds of passes after which waiting and working are compared
+SINGLE_THREAD_SECONDS = 1.0  # seconds for which one thread works alone if the others had no core
 
 
 class ThreadPool:

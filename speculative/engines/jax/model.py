@@ -37,7 +37,7 @@ class Matrix:
     scale: jax.Array | None  # [...], of the output channels; wte's [n_vocab] are those of its transpose
     dtype: np.dtype
     of_input: NamedSharding | None  # the sharding of the factor; None leaves it to the compiler
-    of_output: NamedSharding | None  # that of the product
+    of_output: NamedSharding | None  # the sharding of the product
 
     def __rmatmul__(self, x):  # [n_rows, n_in] -> [n_rows, ...]
         x = constrain(x, self.of_input).astype(self.dtype)
