@@ -281,7 +281,7 @@ def meant(values: dict) -> list[str]:
 
 def excluded_by(name: str) -> set[str]:
     """The options that cannot be given together with this one."""
-    excluded = set()
+    excluded: set[str] = set()
     for some, others in CONFLICTS:
         if name in some:
             excluded |= others
@@ -299,11 +299,14 @@ def check_conflicts(values: dict) -> None:
 
 def reset_by(values: dict, base: ModelOptions) -> dict:
     """Return the options of base that a changed one excludes: they go back to their defaults."""
-    changed = {name for name, value in values.items() if value != getattr(base, name)}
-    reset = {f.name for f in fields(base) if excluded_by(f.name) & changed}
-    if base.fast and {"fast"} & (reset | changed):  # the options that it stood for go with it
-        reset |= excluded_by("fast")
-    return {f.name: f.default for f in fields(base) if f.name in reset and f.name not in values}
+    excluded: set[str] = set()
+    for name, value in values.items():
+        if value != getattr(base, name):
+            excluded |= excluded_by(name)
+    if base.fast and "fast" in excluded:  # the options that it stood for go with it
+        excluded |= excluded_by("fast")
+    reset = excluded.difference(values)
+    return {f.name: f.default for f in fields(base) if f.name in reset}
 
 
 def check_demo(values: dict) -> None:

@@ -232,7 +232,8 @@ class Session(Generic[AnyOptions]):
             rounds = self.setup.device.rounds(decoder, [x], N, [rng], lambda place: False)
             return (served.step for [served] in rounds)
         self.measure(x)
-        return new_loop(self.setup, new_models(self.setup, self.setup.loaded), decoder, x, N, rng)
+        models = new_models(self.setup, self.setup.loaded)
+        return new_loop(self.setup, models, decoder, x, N, rng)
 
     def forget(self) -> None:
         """Empty the caches, so that two decodes begin alike. Raises UserError if a file in use was written to."""
