@@ -1,9 +1,9 @@
 """The checks of --verify that sample: whether the tokens of both decoders, and the drafts, follow their distributions.
 
-Each token has another distribution. So it is mapped to a place between 0 and 1, which is uniform if the token was drawn
-from that distribution (the probability integral transform). All places are counted in one histogram; a chi-square test
-says how far it is from flat. The vocabulary is taken in two orders: by falling q, which shows tokens of another
-context, and by falling p / q, which shows whether the draft's favourites come too often.
+Each token has another distribution. So it is mapped to its quantile, a number from 0 to 1, which is uniform if the
+token was drawn from that distribution (the probability integral transform). All quantiles are counted in one histogram;
+a chi-square test says how far it is from flat. The vocabulary is taken in two orders: by falling q, which shows tokens
+of another context, and by falling p / q, which shows whether the draft's favourites come too often.
 
 In the first texts, and in a batch of a text for each prompt, the rows of the target that the decoder read are compared
 with those that are computed one by one.
@@ -22,7 +22,7 @@ from speculative.sampling import Step
 from speculative.support.progress import working
 from speculative.trees import children_of, path_of
 
-BINS = 20  # bins of the histogram of places
+BINS = 20  # bins of the histogram of quantiles
 LEVEL = 1e-4  # a check fails below this p-value: by chance in one verification of 3,000
 POWER = 0.95  # the chance with which the smallest detectable difference would have been seen
 MIN_DRAWS = 25  # however slow the models are
@@ -58,36 +58,36 @@ def check_sampled(
         equal = f"{drawn.N * len(drawn.gaps)} rows of windows, alone and beside other texts, equal to the bit those "
         equal += "computed one by one"
         yield Check("rows", not gap, f"rows differ by up to {gap:.2g} from those computed one by one" if gap else equal)
-    for name, places in drawn.places.items():
-        if places:  # a loop on the device shows no drafts
-            yield sampled_check(name, places)
+    for name, quantiles in drawn.quantiles.items():
+        if quantiles:  # a loop on the device shows no drafts
+            yield sampled_check(name, quantiles)
 
 
 class Drawn:
-    """The places of all tokens that were drawn so far, and of their drafts."""
+    """The quantiles of all tokens that were drawn so far, and of their drafts."""
 
     def __init__(self, session: Session, N: int):
         """N: tokens of a text."""
         self.session = session
         self.N = N
         seed = session.options.seed
-        *streams, self.rng = np.random.default_rng(seed).spawn(3)  # the last draws the places
+        *streams, self.rng = np.random.default_rng(seed).spawn(3)  # the last draws the quantiles
         self.streams = dict(zip(DECODERS, streams, strict=True))
-        self.places: dict[str, list] = {name: [] for name in (*CHECKS.values(), DRAFTS)}  # [n, order] each
+        self.quantiles: dict[str, list] = {name: [] for name in (*CHECKS.values(), DRAFTS)}  # [n, order] each
         self.gaps: list[float] = []  # between the rows of a text that were read, and those computed one by one
 
     def draw(self, x, alone: bool) -> None:  # [n]
         """Draw a text after x with each decoder. alone: True to compare its rows with those computed one by one."""
         session, rng = self.session, self.rng
         for name, stream in self.streams.items():
-            of_tokens = self.places[CHECKS[name]]
-            of_drafts = self.places[DRAFTS]
+            of_tokens = self.quantiles[CHECKS[name]]
+            of_drafts = self.quantiles[DRAFTS]
             steps = [*session.steps(name, x, self.N, stream)]
             tokens = tokens_of(steps)  # [N]
             q = self.rows_alone(x, steps) if alone else rows_of(session, x, tokens)  # [N, n_vocab]
-            of_tokens += places_of_tokens(session, x, tokens, q, rng)
+            of_tokens += quantiles_of_tokens(session, x, tokens, q, rng)
             for step in steps:
-                of_drafts += places_of_drafts(step.proposal, rng)
+                of_drafts += quantiles_of_drafts(step.proposal, rng)
 
     def draw_together(self, prompts: Sequence[np.ndarray]) -> None:
         """Draw a text after each prompt, all in one batch, and compare their rows with those computed one by one."""
@@ -128,8 +128,8 @@ def rows_of(session: Session, x, tokens: list[int]) -> np.ndarray:  # [n], [m] -
     return session.model("target")(text, len(tokens))
 
 
-def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
-    """Yield the places of the tokens that were decoded after x, in both orders. q: their rows [N, n_vocab]."""
+def quantiles_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator[tuple[float, float]]:
+    """Yield the quantiles of the tokens that were decoded after x, in both orders. q: their rows [N, n_vocab]."""
     target = session.model("target")
     draft = session.drafter(rng, target)
     text = np.array([*x, *tokens])  # [n + N]
@@ -140,13 +140,13 @@ def places_of_tokens(session: Session, x, tokens: list[int], q, rng) -> Iterator
         if len(p):
             least = np.finfo(q_i.dtype).tiny
             order = p[0] / np.maximum(q_i, least)  # [n_vocab]
-        by_q = place(token, q_i, q_i, rng)
-        by_ratio = place(token, q_i, order, rng)
+        by_q = quantile(token, q_i, q_i, rng)
+        by_ratio = quantile(token, q_i, order, rng)
         yield by_q, by_ratio
 
 
-def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
-    """Yield the place of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
+def quantiles_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
+    """Yield the quantile of each draft of a Proposal or a Tree in its own p. (A loop on the device has no p.)"""
     if not len(proposal.p):
         return
     for siblings in children_of(proposal):
@@ -156,12 +156,12 @@ def places_of_drafts(proposal, rng) -> Iterator[tuple[float]]:
             p = np.asarray(proposal.p[node - 1])  # [n_vocab]
             order = p.copy()  # [n_vocab]
             order[before] = 1  # they come first: a p that still has them would leave a gap
-            yield (place(token, p, order, rng),)
+            yield (quantile(token, p, order, rng),)
             before.append(token)
 
 
-def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
-    """The place of a token drawn from q, in the vocabulary by falling order, ties by id. 1 if q excludes it."""
+def quantile(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, order [n_vocab] -> between 0 and 1
+    """The quantile of a token drawn from q, in the vocabulary by falling order, ties by id. 1 if q excludes it."""
     if q[token] == 0:
         return 1.0
     before = order > order[token]  # [n_vocab]
@@ -172,23 +172,23 @@ def place(token: int, q: np.ndarray, order: np.ndarray, rng) -> float:  # q, ord
     return float((below + within) / whole)
 
 
-def sampled_check(name: str, places: Sequence) -> Check:  # [n, order]
-    """Return whether the places are spread evenly, in each order."""
+def sampled_check(name: str, quantiles: Sequence) -> Check:  # [n, order]
+    """Return whether the quantiles are spread evenly, in each order."""
     from scipy.stats import chisquare
 
     p_values = []
-    for column in np.transpose(places):  # [n]
+    for column in np.transpose(quantiles):  # [n]
         counts, _ = np.histogram(column, BINS, (0, 1))  # [BINS]
         p_values.append(chisquare(counts).pvalue)
     p_value = min(1.0, len(p_values) * min(p_values))  # any order can fail (Bonferroni)
-    shift = detectable(len(places))
-    detail = f"p = {p_value:.2g} (fails below {LEVEL:.4f}) over {len(places)} tokens; "
+    shift = detectable(len(quantiles))
+    detail = f"p = {p_value:.2g} (fails below {LEVEL:.4f}) over {len(quantiles)} tokens; "
     detail += f"a shift of {shift:.1%} (total variation) would have shown"
     return Check(name, p_value >= LEVEL, detail, shift)
 
 
 def detectable(n: float) -> float:
-    """The smallest total variation distance of the places from uniform that n draws show with POWER at LEVEL.
+    """The smallest total variation distance of the quantiles from uniform that n draws show with POWER at LEVEL.
 
     A shift by total variation d adds at least n (2d)^2 to the statistic: the least if it is spread evenly over the
     bins. LEVEL is halved, as there are two orders.

@@ -20,7 +20,7 @@ from speculative.report.record import Difference
 from speculative.run.greedy import greedy_difference
 from speculative.run.session import Session
 from speculative.verify import checks
-from speculative.verify.sampled import BINS, LEVEL, detectable, place, places_of_drafts, sampled_check
+from speculative.verify.sampled import BINS, LEVEL, detectable, quantile, quantiles_of_drafts, sampled_check
 
 
 def lines_of(out):
@@ -156,8 +156,8 @@ def test_it_stops_when_the_time_is_up_and_not_before_the_fewest_draws(run_verify
 def test_place_respects_the_order_and_its_ties():
     q = np.array([0.1, 0.4, 0.0, 0.4, 0.1], np.float32)
     half = SimpleNamespace(random=lambda: 0.5)
-    assert [place(token, q, q, half) for token in range(5)] == pytest.approx([0.85, 0.2, 1.0, 0.6, 0.95])
-    assert [place(token, q, np.arange(5), half) for token in range(5)] == pytest.approx([0.95, 0.7, 1.0, 0.3, 0.05])
+    assert [quantile(token, q, q, half) for token in range(5)] == pytest.approx([0.85, 0.2, 1.0, 0.6, 0.95])
+    assert [quantile(token, q, np.arange(5), half) for token in range(5)] == pytest.approx([0.95, 0.7, 1.0, 0.3, 0.05])
 
 
 def test_the_detectable_difference_is_detected():
@@ -187,5 +187,5 @@ def one_p_for_all_siblings(rng):
 @pytest.mark.parametrize(("propose", "honest"), [(tree, True), (one_p_for_all_siblings, False)])
 def test_drafts_of_a_tree_are_compared_with_the_p_that_they_come_with(propose, honest):
     rng = np.random.default_rng(1)
-    places = [place for _ in range(400) for place in places_of_drafts(propose(rng), rng)]
-    assert sampled_check("drafts", places).passed == honest
+    quantiles = [drawn for _ in range(400) for drawn in quantiles_of_drafts(propose(rng), rng)]
+    assert sampled_check("drafts", quantiles).passed == honest
