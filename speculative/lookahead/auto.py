@@ -106,10 +106,10 @@ class Stopping:
         return self.seconds_of(n_drafts) - self.seconds_of(self.n_drafts)
 
     def pays(self) -> bool:
-        """Return whether one more draft pays. Its margin is not known yet: the share of all is its chance."""
+        """Return whether one more draft pays. Its margin is not known yet: the rate of all is its chance."""
         if self.n_drafts == self.k:
             return False
-        gain = self.chance * self.stats.acceptance.share * self.learned.token_seconds
+        gain = self.chance * self.stats.acceptance.rate * self.learned.token_seconds
         return gain > self.more_seconds_for(self.n_drafts + 1) or self.pays_to_the_end()
 
     @property
@@ -126,7 +126,7 @@ class Stopping:
         chance = self.chance
         gain = 0.0
         for _ in range(self.n_drafts, self.k):
-            chance *= self.stats.acceptance.share  # the chance that one more is accepted, and all before it
+            chance *= self.stats.acceptance.rate  # the chance that one more is accepted, and all before it
             gain += chance * self.learned.token_seconds
         gain += chance * LAST_CALL_SHARE * self.learned.window_costs.seconds(1)
         return gain > self.more_seconds_for(self.k)
@@ -143,5 +143,5 @@ class Stopping:
         tried, as they would all wait."""
         if self.pays():
             return self.k
-        is_due = self.more_seconds_for(1) <= TRYING_SHARE * self.stats.idle_seconds
+        is_due = self.more_seconds_for(1) <= TRYING_SHARE * self.stats.seconds_unasked
         return min(self.k, 1) if is_due and self.learned.is_alone else 0

@@ -1,4 +1,4 @@
-"""The knowledge of a K auto: about each of its drafters, and about the costs of windows and tokens.
+"""All that --K auto has learned: about each of its drafters, and about the costs of windows and tokens.
 
 Decodes in several threads may share it. Tuples and arrays are replaced, not changed in place; an update of a number
 that another thread overwrites does no harm.
@@ -19,10 +19,10 @@ WINDOW_ROWS = (1, 2, 5, 9, 17)  # rows of the windows that are timed before a de
 N_SHORT = 3  # beside other texts only the first N_SHORT of WINDOW_ROWS are timed: longer windows cost too much there
 N_DRAFTS_TIMED = 5  # times that a draft token is timed before a decode: the first two take much longer than the others
 
-# Of the chances of acceptance: see Acceptance.
+# Constants of Acceptance.
 DECAY = 0.95  # factor on all older evidence at each proposal: about the last 20 count
 SCALES = 2.0 ** np.arange(-4, 5)[:, None]  # [n_scales, 1], as multiples of the s that is expected
-SHARES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_shares], the values of g
+G_VALUES = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 0.995])  # [n_g], the values of g
 PRIOR_DRAFTS = 24  # accepted drafts that count before the first one: g is expected to be large
 
 
@@ -38,7 +38,7 @@ class DrafterStats:
         self.scale = scale
         self.acceptance = Acceptance(scale)
         self.draft_seconds = Recent()  # seconds of a draft token
-        self.idle_seconds = 0.0  # the target's seconds since the drafter was last asked and not passed over
+        self.seconds_unasked = 0.0  # the target's seconds since the drafter was last asked and not passed over
 
 
 class Attempt(NamedTuple):
@@ -90,15 +90,15 @@ class Learned:
     def expected_seconds(self, K: int) -> float:
         """The seconds of a token if the last drafter always gives K drafts, which are accepted as often as expected."""
         last = self.stats[-1]
-        n_expected = sum(last.acceptance.share**i for i in range(K + 1))
+        n_expected = sum(last.acceptance.rate**i for i in range(K + 1))
         return (K * last.draft_seconds.usual + self.window_costs.seconds(K + 1)) / n_expected
 
     def learn(self, attempts: Mapping[DrafterStats, Attempt], n_accepted: int, call: Call) -> None:
         """Learn from a step. attempts: of its drafters. call: the target's, as it was logged."""
         for stats in self.stats:
-            stats.idle_seconds += call.seconds
+            stats.seconds_unasked += call.seconds
         for stats, (margins, _) in attempts.items():
-            stats.idle_seconds = 0.0
+            stats.seconds_unasked = 0.0
             if margins:
                 stats.acceptance.learn(margins, n_accepted)
         if not call.prefill:  # a step that reads the prompt tells nothing of the times of others
@@ -136,14 +136,14 @@ class Acceptance:
         """scale: the s that is expected, within a factor of 8."""
         self.scales = scale * SCALES  # [n_scales, 1]
         distance = np.log2(SCALES) / 3  # [n_scales, 1], of s from the one that is expected
-        self.log_prior = PRIOR_DRAFTS * np.log(SHARES) - distance**2  # [n_scales, n_shares], log weights
+        self.log_prior = PRIOR_DRAFTS * np.log(G_VALUES) - distance**2  # [n_scales, n_g], log weights
         self.weigh(self.log_prior)
         self.n_tested = 3.0  # discounted, as if three drafts with a margin of two scales had been tested
         self.n_accepted = 3.0 * self.chance(2 * scale)
 
     @property
-    def share(self) -> float:
-        """The share of the drafts that are accepted: the chance of a draft whose margin is not known yet."""
+    def rate(self) -> float:
+        """The rate at which drafts are accepted: the chance of a draft whose margin is not known yet."""
         return self.n_accepted / self.n_tested
 
     def preferred(self, margin: float) -> np.ndarray:  # -> [n_scales, 1]
@@ -153,19 +153,19 @@ class Acceptance:
     def chance(self, margin: float) -> float:
         """The chance that a draft with this margin is accepted: the mean over the grid."""
         preferred = self.preferred(margin)[:, 0]  # [n_scales]
-        return float(preferred @ self.weighted_shares)
+        return float(preferred @ self.weighted_g)
 
-    def weigh(self, evidence: np.ndarray) -> None:  # [n_scales, n_shares], log weights
-        weights = np.exp(evidence - np.max(evidence))  # [n_scales, n_shares]
+    def weigh(self, evidence: np.ndarray) -> None:  # [n_scales, n_g], log weights
+        weights = np.exp(evidence - np.max(evidence))  # [n_scales, n_g]
         self.evidence = evidence
-        self.weighted_shares = weights @ SHARES / np.sum(weights)  # [n_scales], Σ g · weight: together the mean of g
+        self.weighted_g = weights @ G_VALUES / np.sum(weights)  # [n_scales], Σ g · weight: together the mean of g
 
     def learn(self, margins: Sequence[float], n_accepted: int) -> None:
         """Count the drafts of a proposal that were tested: those that were accepted, and the next if there is any."""
         tested = margins[: n_accepted + 1]
-        evidence = DECAY * self.evidence + (1 - DECAY) * self.log_prior  # [n_scales, n_shares]
+        evidence = DECAY * self.evidence + (1 - DECAY) * self.log_prior  # [n_scales, n_g]
         for i, margin in enumerate(tested):
-            chances = SHARES * self.preferred(margin)  # [n_scales, n_shares]
+            chances = G_VALUES * self.preferred(margin)  # [n_scales, n_g]
             likelihood = chances if i < n_accepted else 1 - chances
             evidence += np.log(likelihood)
         self.weigh(evidence)

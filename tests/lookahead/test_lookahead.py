@@ -15,7 +15,7 @@ from speculative.drafters import DRAFTERS
 from speculative.lookahead import auto as auto_module
 from speculative.lookahead.auto import AutoDrafter, Stopping
 from speculative.lookahead.costs import WindowCosts
-from speculative.lookahead.learned import DECAY, K_MAX, SHARES, Acceptance, Learned
+from speculative.lookahead.learned import DECAY, G_VALUES, K_MAX, Acceptance, Learned
 from speculative.report.simulate import Clock, KnownText, Prices, Simulation
 from speculative.run.cost_timer import CostTimer
 from speculative.sampling import NOTHING, speculative_sampling
@@ -248,7 +248,7 @@ def adapts_to_speed():
 
 def ends_the_text():
     """A draft that ends the text saves half a call; before that this draft does not pay."""
-    stats = SimpleNamespace(acceptance=SimpleNamespace(share=0.6), draft_seconds=SimpleNamespace(usual=0.1))
+    stats = SimpleNamespace(acceptance=SimpleNamespace(rate=0.6), draft_seconds=SimpleNamespace(usual=0.1))
     costs = SimpleNamespace(seconds=lambda rows: 1 + 0.75 * (rows - 1))
     learned = SimpleNamespace(window_costs=costs, token_seconds=1.0, is_alone=True)
     pays = []
@@ -262,7 +262,7 @@ def learns_from_margins():
     known = Acceptance(0.6)
     for _ in range(40):
         known.learn([3.0, 0.1, 3.0], 1)
-    return known.chance(3.0) > 0.9 and known.chance(0.1) < 0.6 and 0.45 < known.share < 0.55
+    return known.chance(3.0) > 0.9 and known.chance(0.1) < 0.6 and 0.45 < known.rate < 0.55
 
 
 def sure_ones_first():
@@ -290,7 +290,7 @@ def learns_that_all_tested_were_accepted(self, margins, n_accepted):
     tested = margins[: n_accepted + 1]
     evidence = DECAY * self.evidence + (1 - DECAY) * self.log_prior
     for margin in tested:
-        evidence += np.log(SHARES * self.preferred(margin))
+        evidence += np.log(G_VALUES * self.preferred(margin))
     self.weigh(evidence)
     self.n_tested = DECAY * self.n_tested + len(tested)
     self.n_accepted = DECAY * self.n_accepted + n_accepted
@@ -301,7 +301,7 @@ def learns_from_what_was_not_tested(self, margins, n_accepted):
     learn(self, margins, n_accepted)
     n_untested = len(margins[n_accepted + 1 :])
     for margin in margins[n_accepted + 1 :]:
-        self.weigh(self.evidence + np.log(1 - SHARES * self.preferred(margin)))
+        self.weigh(self.evidence + np.log(1 - G_VALUES * self.preferred(margin)))
     self.n_tested += n_untested
 
 
@@ -353,10 +353,10 @@ def always_tries_a_draft(self):
 
 @mistakes.plant(costs_little, Learned, "learn")
 def never_begins_to_wait_anew(self, attempts, n_accepted, call):
-    waited = [stats.idle_seconds + call.seconds for stats in self.stats]
+    waited = [stats.seconds_unasked + call.seconds for stats in self.stats]
     learn_step(self, attempts, n_accepted, call)
     for stats, seconds in zip(self.stats, waited, strict=True):
-        stats.idle_seconds = seconds
+        stats.seconds_unasked = seconds
 
 
 @mistakes.plant(adapts_to_speed, WindowCosts, "learn")
@@ -385,7 +385,7 @@ def test_beside_other_texts_no_draft_is_tried_and_none_is_for_the_end(is_alone, 
     """The other texts would wait for the draft, and their calls go on after this text's end."""
     dear = Learned([0.6], is_alone=is_alone)
     dear.learn_costs(lambda rows: float(rows), [lambda: 10.0], 40)
-    dear.stats[0].idle_seconds = 1e9
+    dear.stats[0].seconds_unasked = 1e9
     assert Stopping(dear.stats[0], dear, 40).most_drafts() == n_tried
     nearly = Learned([0.6], is_alone=is_alone)
     nearly.learn_costs(lambda rows: 1.0 + 0.95 * (rows - 1), [lambda: 0.01], 40)
