@@ -11,7 +11,7 @@ from speculative.engines.network import NO_TOKENS, CachedNetwork, Network, Rows,
 from speculative.trees import Tree
 
 
-class Held(NamedTuple):
+class Entries(NamedTuple):
     """The tokens whose keys and values a cache holds, and how many of them, from the first on, each network may read.
 
     A target, of rank 0, and its rounded copies share one cache. A network reads the tokens that its own rank or a lower
@@ -40,13 +40,13 @@ class Held(NamedTuple):
         n = common_prefix(tokens, x)
         if self.parents is None and parents is None:
             return n, []
-        held_parents = parents_or_chain(self.parents, self.tokens)[:n_readable]
+        cached_parents = parents_or_chain(self.parents, self.tokens)[:n_readable]
         parents = parents_or_chain(parents, x)  # [n]
-        n = min(n, common_prefix(held_parents, parents))
+        n = min(n, common_prefix(cached_parents, parents))
         places = [*range(n)]  # places in the cache of the tokens of x so far
         for token, parent in zip(x[n:], parents[n:], strict=True):
-            held_parent = places[parent] if parent >= 0 else -1
-            is_there = (tokens == token) & (held_parents == held_parent)  # [n_readable]
+            cached_parent = places[parent] if parent >= 0 else -1
+            is_there = (tokens == token) & (cached_parents == cached_parent)  # [n_readable]
             if not is_there.any():
                 break
             places.append(int(is_there.argmax()))
@@ -60,12 +60,12 @@ class Held(NamedTuple):
         return tokens[: common_prefix(self.parents, parents_or_chain(None, tokens))]
 
 
-def held_by_target(tokens) -> Held:  # [n]
+def entries_of_target(tokens) -> Entries:  # [n]
     """The contents of a cache whose tokens were all written by the target. Its copies are to read them in this
     decode."""
     lengths = np.zeros(1 + len(FORMATS), int)  # [n_ranks]
     lengths[0] = len(tokens)
-    return Held(tokens, lengths)
+    return Entries(tokens, lengths)
 
 
 class SharedCache:
@@ -87,31 +87,32 @@ class SharedCache:
         self.cache = owner.cache
         self.contents = owner.contents
         self.networks: list[SharedNetwork] = []  # in the order of their ranks
-        self.held = held_by_target(NO_TOKENS)
+        self.entries = entries_of_target(NO_TOKENS)
 
-    def take(self, reader: "SharedNetwork", x) -> None:  # [n]
+    def restore(self, reader: "SharedNetwork", x) -> None:  # [n]
         """Let the cache hold the tokens of x that networks of a lower rank than the reader's have read in this
         decode."""
         if self.contents.writer is self:
             return
-        left = self.held
-        self.held = held_by_target(self.contents.tokens)
+        left = self.entries
+        self.entries = entries_of_target(self.contents.tokens)
         self.contents.writer = self
         n = 0
         for network in self.networks:
             if network.rank < reader.rank:
                 in_place, elsewhere = left.match(network.rank, x)
                 n = max(n, in_place + len(elsewhere))
-                network.hold(x[:n])
+                network.read_exactly(x[:n])
 
     def forget(self) -> None:
         """Forget all tokens, so that an interruption of the pass leaves an empty cache and not a wrong one."""
-        self.held = held_by_target(NO_TOKENS)
+        self.entries = entries_of_target(NO_TOKENS)
         self.contents.tokens = NO_TOKENS
 
-    def hold(self, held: Held) -> None:
-        self.held = held
-        self.contents.tokens = held.of_target()
+    def hold(self, entries: Entries) -> None:
+        """Note what the cache has now."""
+        self.entries = entries
+        self.contents.tokens = entries.of_target()
 
 
 class SharedNetwork(CachedNetwork):
@@ -131,46 +132,46 @@ class SharedNetwork(CachedNetwork):
         x = np.array(x)  # [n]
         check_length(len(x), n_last, self.n_ctx)
         with self.lock:
-            self.shared.take(self, x[: len(x) - n_last])
-            n = min(self.n_kept(x), len(x) - n_last)
+            self.shared.restore(self, x[: len(x) - n_last])
+            n = min(self.put_in_place(x), len(x) - n_last)
             return self.feed_shared(x, n, n_last)
 
     def feed_shared(self, x, n: int, n_last: int, parents=None) -> Rows:  # [n_x], [n_x] if x is a tree
         """Feed x[n:] after the first n tokens of the cache, and note its contents."""
-        held = self.shared.held
+        entries = self.shared.entries
         self.shared.forget()
         sees = [] if parents is None else [ancestor_mask(parents, n)]
         rows = self.feed(x, n, n_last, *sees)
-        lengths = np.minimum(held.lengths, n)  # [n_ranks]
+        lengths = np.minimum(entries.lengths, n)  # [n_ranks]
         lengths[self.rank :] = len(x)
-        self.shared.hold(Held(x, lengths, parents))
+        self.shared.hold(Entries(x, lengths, parents))
         return rows
 
-    def hold(self, x) -> None:  # [n]
+    def read_exactly(self, x) -> None:  # [n]
         """Make the cache hold exactly x for this network: read the missing tokens, drop the later ones. A copy that
         reads these entries then gives the same rows, whatever was decoded before."""
-        held = self.shared.held
-        n, _ = held.match(self.rank, x)
+        entries = self.shared.entries
+        n, _ = entries.match(self.rank, x)
         if n < len(x):
             self.rows(x)
             return
-        lengths = np.minimum(held.lengths, n)  # [n_ranks]
+        lengths = np.minimum(entries.lengths, n)  # [n_ranks]
         lengths[self.rank :] = n
-        self.shared.hold(held._replace(lengths=lengths))
+        self.shared.hold(entries._replace(lengths=lengths))
 
-    def n_kept(self, x, parents=None) -> int:  # [n] twice
-        """The number of leading tokens of x that the cache holds, after keys and values, such as those of an accepted
-        path, were moved to their places in x."""
-        held = self.shared.held
-        n, elsewhere = held.match(self.rank, x, parents)
-        if held.parents is None and parents is None:
+    def put_in_place(self, x, parents=None) -> int:  # [n] twice
+        """Move keys and values, such as those of an accepted path, to their places in x. Return the number of leading
+        tokens of x that the cache then has."""
+        entries = self.shared.entries
+        n, elsewhere = entries.match(self.rank, x, parents)
+        if entries.parents is None and parents is None:
             return n
         places = np.maximum.accumulate([*range(n), *elsewhere]).astype(int)  # [n_kept]
-        lengths = np.searchsorted(places, held.lengths)  # [n_ranks]
+        lengths = np.searchsorted(places, entries.lengths)  # [n_ranks]
         self.shared.forget()
         if elsewhere:
             self.cache.move(np.array(elsewhere), n)
-        self.shared.hold(Held(np.array(x[: len(places)]), lengths, parents))
+        self.shared.hold(Entries(np.array(x[: len(places)]), lengths, parents))
         return len(places)
 
     def tree_rows(self, x, tree: Tree, nodes: Sequence[int]) -> Rows:  # [n], [m]
@@ -187,8 +188,8 @@ class SharedNetwork(CachedNetwork):
         check_length(len(tokens), n_last, self.n_ctx)
         at = np.subtract(nodes, first)  # [m]
         with self.lock:
-            self.shared.take(self, x[:-1] if first == 0 else x)  # the root's row is that of x's last token
-            n = min(self.n_kept(tokens, parents), len(tokens) - n_last)
+            self.shared.restore(self, x[:-1] if first == 0 else x)  # the root's row is that of x's last token
+            n = min(self.put_in_place(tokens, parents), len(tokens) - n_last)
             rows = self.feed_shared(tokens, n, n_last, parents)
         hidden = None if rows.hidden is None else rows.hidden[at]  # [m, n_embd]
         return rows._replace(logits=rows.logits[at], hidden=hidden)
@@ -197,8 +198,8 @@ class SharedNetwork(CachedNetwork):
         """The same by a call for each path, as if a node that several paths share were read once."""
         with self.lock:
             before_nodes = x[:-1] if min(nodes) == 0 else x
-            self.shared.take(self, before_nodes)
-            n_kept = min(self.n_kept(x), len(x) - 1)
+            self.shared.restore(self, before_nodes)
+            n_kept = min(self.put_in_place(x), len(x) - 1)
             rows = super().tree_rows(x, tree, nodes)
         n_read = len(x) - n_kept + len(rows.logits) - 1
         return rows._replace(n_read=n_read)

@@ -16,7 +16,7 @@ from speculative.engines.formats import FORMATS
 from speculative.engines.model import Model
 from speculative.engines.network import CachedNetwork, check_finite, common_prefix
 from speculative.engines.plain import PlainPass
-from speculative.engines.shared_cache import SharedCache, SharedNetwork, held_by_target, with_shared_caches
+from speculative.engines.shared_cache import SharedCache, SharedNetwork, entries_of_target, with_shared_caches
 from speculative.trees import Tree, by_paths
 
 RNG = np.random.default_rng
@@ -152,14 +152,14 @@ def test_a_target_reads_nothing_that_its_copies_wrote(kind):
 
 
 beside_copies = Mistakes()
-feed_shared, take = SharedNetwork.feed_shared, SharedCache.take  # the right ones, which wrong twins call
+feed_shared, restore = SharedNetwork.feed_shared, SharedCache.restore  # the right ones, which wrong twins call
 
 
 @beside_copies.plant(call_a_target_and_its_copies, SharedNetwork, "feed_shared")
 def lets_the_target_read_what_its_copies_wrote(self, x, n, n_last, parents=None):
     rows = feed_shared(self, x, n, n_last, parents)
-    held = self.shared.held
-    self.shared.hold(held._replace(lengths=np.full_like(held.lengths, len(x))))
+    entries = self.shared.entries
+    self.shared.hold(entries._replace(lengths=np.full_like(entries.lengths, len(x))))
     return rows
 
 
@@ -233,18 +233,18 @@ def test_the_rows_of_a_decode_do_not_depend_on_the_decodes_beside_it():
 beside_decodes = Mistakes()
 
 
-@beside_decodes.plant(differ, SharedCache, "take")
+@beside_decodes.plant(differ, SharedCache, "restore")
 def restores_nothing(self, reader, x):
     if self.contents.writer is not self:
-        self.held = held_by_target(self.contents.tokens)
+        self.entries = entries_of_target(self.contents.tokens)
         self.contents.writer = self
 
 
-@beside_decodes.plant(differ, SharedCache, "take")
+@beside_decodes.plant(differ, SharedCache, "restore")
 def restores_what_the_target_wrote_alone(self, reader, x):
     networks = self.networks
     self.networks = [network for network in networks if network.rank == 0]
-    take(self, reader, x)
+    restore(self, reader, x)
     self.networks = networks
 
 

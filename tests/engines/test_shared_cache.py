@@ -121,27 +121,27 @@ def test_each_row_of_many_decodes_is_the_recomputed_one():
     run(500, 50)
 
 
-def take_nothing(cache, reader, x):
-    """In place of SharedCache.take: it trusts what other decodes have left."""
+def restore_nothing(cache, reader, x):
+    """In place of SharedCache.restore: it trusts what other decodes have left."""
 
 
-def take_only_the_cache(cache, reader, x):
-    """In place of SharedCache.take: a copy reads its target's tokens itself."""
+def restore_only_the_cache(cache, reader, x):
+    """In place of SharedCache.restore: a copy reads its target's tokens itself."""
     if cache.contents.writer is not cache:
-        cache.held = shared_cache.held_by_target(shared_cache.NO_TOKENS)
+        cache.entries = shared_cache.entries_of_target(shared_cache.NO_TOKENS)
         cache.contents.writer = cache
 
 
-def of_any_rank(held, rank, x, parents=None):
-    """In place of Held.match: a network reads what was written by whomever."""
-    return common_prefix(held.tokens, x), []
+def of_any_rank(entries, rank, x, parents=None):
+    """In place of Entries.match: a network reads what was written by whomever."""
+    return common_prefix(entries.tokens, x), []
 
 
 MISTAKES = [
-    (shared_cache.SharedCache, "take", take_nothing),
-    (shared_cache.SharedCache, "take", take_only_the_cache),
-    (shared_cache.Held, "match", of_any_rank),
-    (shared_cache.Held, "of_target", lambda held: held.tokens),
+    (shared_cache.SharedCache, "restore", restore_nothing),
+    (shared_cache.SharedCache, "restore", restore_only_the_cache),
+    (shared_cache.Entries, "match", of_any_rank),
+    (shared_cache.Entries, "of_target", lambda entries: entries.tokens),
 ]
 
 
