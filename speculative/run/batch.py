@@ -110,14 +110,14 @@ class Seat:
         for role, network in loaded.items():
             if isinstance(network, CachedNetwork):
                 self.loaded[role] = network.with_own_cache(PassInTurn(network))
-        self.strand: greenlet | None = None  # greenlet in which the text's loop runs
-        self.thread = 0  # the thread of the strand
+        self.loop: greenlet | None = None  # greenlet in which the text's loop runs
+        self.thread = 0  # the thread of the loop
         self.request: Request | None = None  # rows that the loop waits for
         self.step: PlacedStep | None = None  # step that the loop has yielded
 
     @property
     def is_free(self) -> bool:
-        return self.strand is None or self.strand.dead
+        return self.loop is None or self.loop.dead
 
     def start(self, place: int, new_steps: Callable[[int, Loaded], Iterator[Step]]) -> None:
         """Begin a text. place: of the text in the group that is decoded. new_steps(place, loaded): its loop."""
@@ -129,21 +129,21 @@ class Seat:
             for step in new_steps(place, self.loaded):
                 getcurrent().parent.switch(PlacedStep(place, step))
 
-        self.strand = greenlet(run)
+        self.loop = greenlet(run)
         self.thread = get_ident()
         self.resume()
 
     def resume(self, answer: Rows | None = None) -> None:
         """Let the loop run to its next event, or to its end. Raises the loop's errors."""
-        assert self.strand is not None
+        assert self.loop is not None
         if self.thread != get_ident():
             raise UserError("a batch goes on in the thread that began it: begin it again in this one")
         self.request = self.step = None
-        self.strand.parent = getcurrent()
+        self.loop.parent = getcurrent()
         copy_context()  # a thread that has used no context variable has no context yet: this makes it one
-        self.strand.gr_context = getcurrent().gr_context  # a user's functions see the caller's, and may change it
+        self.loop.gr_context = getcurrent().gr_context  # a user's functions see the caller's, and may change it
         answers = [] if answer is None else [answer]  # a loop that begins, or goes on after a step, gets none
-        event = self.strand.switch(*answers)
+        event = self.loop.switch(*answers)
         if isinstance(event, Request):
             self.request = event
         else:
@@ -151,9 +151,9 @@ class Seat:
 
     def close(self) -> None:
         """Let the loop end where it waits. (In another thread, it ends when that of the batch does.)"""
-        if self.strand is not None and not self.strand.dead and self.thread == get_ident():
-            self.strand.throw(GreenletExit)
-        self.strand = self.request = self.step = None
+        if self.loop is not None and not self.loop.dead and self.thread == get_ident():
+            self.loop.throw(GreenletExit)
+        self.loop = self.request = self.step = None
 
 
 class Batch:
