@@ -74,7 +74,7 @@ class Session(Generic[AnyOptions]):
         self.n_ctx = run.reader.n_ctx
         self.prompts = run.prompts  # those that fit
         self.setup = self.new_setup(run.plan)
-        self.setups = {run.plan.batch: self.setup}  # by batch, and kept, as K auto learns the costs of calls
+        self.setups = {run.plan.batch: self.setup}  # by batch size; kept, because K auto's costs are stored in a Setup
 
     def new_setup(self, plan: Plan) -> Setup:
         """Return the setup that decodes by a plan."""
