@@ -1,5 +1,5 @@
-"""What is said of a name without a model, of a folder that lacks files, and of one whose tensors have other names; much
-of it from the table in advice.ini."""
+"""The advice about a name without a model, a folder that lacks files, and one whose tensors have other names. Much of
+it is in the table of advice.ini."""
 
 import os
 import re

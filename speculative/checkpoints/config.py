@@ -99,7 +99,7 @@ def check(config: dict, path: str) -> None:
             raise UserError(f"{path}: {name} is {json.dumps(value):.50}, and is supported only {supported}")
     for name, meaning in OTHER_KINDS.items():
         value = config.get(name)
-        if value and not (name == "auto_map" and "AutoModel" not in str(value)):  # that of a tokenizer, for example
+        if value and not (name == "auto_map" and "AutoModel" not in str(value)):  # not if it names a tokenizer
             raise UserError(f"{path}: its {name} says that {meaning}")
     epsilon = config.get("layer_norm_epsilon", EPSILON)
     if type(epsilon) is not float or not 1e-12 <= epsilon <= 1:

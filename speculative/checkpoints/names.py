@@ -86,7 +86,7 @@ def checked_model_name(value: object) -> str:
     """A folder of models_dir, a path, or a model of the Hugging Face hub: OWNER/NAME[@REVISION]."""
     if is_path(str(value)):
         return checked_path(value)
-    name = str(value).removesuffix("/")  # which a shell completes
+    name = str(value).removesuffix("/")  # a shell completes a folder with /
     if not ON_HUB.fullmatch(name) and not is_folder_name(name):
         raise WrongValue(MUST_BE)
     return name

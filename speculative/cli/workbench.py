@@ -130,7 +130,7 @@ class Watcher:
 
     def step(self, name: str, step: TextStep) -> None:
         if self.is_stopped:
-            raise UserError("stopped")  # which nobody reads: the page that asked for this decode is gone
+            raise UserError("stopped")  # nobody reads this: the page that asked for this decode is gone
         every = zip_longest(step.pieces, step.origins, step.proposers)
         tokens = [token for token in every if token[1]]  # the rest of a character is shown when the run is done
         self.seconds[name] += step.seconds

@@ -153,7 +153,7 @@ def split(place: str) -> tuple[str, str]:
 
 
 def names_in(path: str, name: str) -> dict[str, Any]:
-    """What a file, a notebook or a module defines, among it this name."""
+    """Return the names that a file, a notebook or a module defines, this name among them."""
     if path.endswith(".ipynb"):
         return names_in_notebook(Path(path), name)
     if not path.endswith(".py"):
@@ -167,7 +167,7 @@ def names_in(path: str, name: str) -> dict[str, Any]:
 
 
 def names_in_package(file: Path) -> dict[str, Any]:
-    """What a file defines that imports other files of its package by dots."""
+    """Return the names that a file defines which imports other files of its package by dots."""
     imports = [node for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
     n_folders = max(node.level for node in imports)
     while (file.parents[n_folders - 1] / "__init__.py").is_file() or n_folders < 1:
@@ -178,8 +178,8 @@ def names_in_package(file: Path) -> dict[str, Any]:
 
 
 def names_in_notebook(file: Path, name: str) -> dict[str, Any]:
-    """What the cells of a notebook define, in their order. What fails is left out, as a model that is not there; its
-    error is raised if the name is not defined then."""
+    """Return the names that the cells of a notebook define, in their order. A statement that fails is left out, such as
+    one that loads a missing model; its error is raised if the name is not defined then."""
     defined: dict[str, Any] = {"__name__": RUN_AS}
     errors: list[Exception] = []
     cells = [cell for cell in json.loads(file.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]

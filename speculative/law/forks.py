@@ -25,7 +25,7 @@ ENDS = 2.0**-53, 1 - 2.0**-53  # the least and the largest u: there 1 / u and lo
 
 
 class NotFollowed(UserError):
-    """What somebody's code does cannot be followed: it may be right, or wrong."""
+    """Somebody's code cannot be followed: it may be right, or wrong."""
 
     raised: ClassVar[list] = []  # those of this path, because somebody's code may catch one and go on
 
@@ -183,7 +183,7 @@ class Walk:
             raise UserError(f"{NO_PROGRESS} more than {MOST_IN_PATH:,} random numbers and calls of a model")
 
     def stream_of(self, seed: str | None) -> Hashable:
-        """What `number` takes for the numbers of a seed; others for each generator without a seed."""
+        """Return the stream that `number` takes for a seed; another one for each generator without a seed."""
         if self.reseeds and seed is not None:
             return seed
         self.n_unseeded += 1

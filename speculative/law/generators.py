@@ -33,7 +33,7 @@ def one_trial(u, n, p):
 
 
 class Transform(NamedTuple):
-    """What a method of NumPy's or Python's makes of a number from 0 to 1."""
+    """The function of a number from 0 to 1 that a method of NumPy's or Python's computes."""
 
     n_parameters: int  # number of the method's parameters, without size
     of_u: Callable
@@ -58,8 +58,8 @@ def name_of(seed) -> str:
 
 @dataclass(eq=False)
 class BitGenerator:
-    """What the numbers of one or several generators come from, in NumPy's word: in Generator(PCG64(7)) both have one.
-    It begins anew in each path."""
+    """The source of the numbers of one or several generators, by NumPy's name: in Generator(PCG64(7)) both have one. It
+    begins anew in each path."""
 
     family: str  # the kind of generator; two kinds have other numbers for one seed
     first_seed: object  # None for other numbers in each path

@@ -21,7 +21,7 @@ from speculative.support.texts import has_json_lines, read_text
 
 SCHEMA = 8  # changes if a key is renamed or means something else, not if one is added
 SCALARS: dict = {str: str, bool: bool, int: int, float: (int, float)}  # types, and those of their values in JSON
-PARTS: dict[str, type] = {"comparison": Comparison, "account": Account, "predictions": Predictions}  # of the figures
+PARTS: dict[str, type] = {"comparison": Comparison, "account": Account, "predictions": Predictions}  # by their keys
 NOT_WRITTEN = ("text_index", "q_of_tokens")  # fields of a TextStep
 
 

@@ -288,7 +288,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """What a model gives to a text."""
+    """The scores that a model gives to a text."""
 
     role: str  # `target`, `draft`, the weight format of a copy of the target, or `ngram`
     size: str  # its name

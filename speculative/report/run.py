@@ -31,7 +31,7 @@ def check_files(outputs: Sequence[str | None], o: Options) -> None:
 
 
 class Written:
-    """What was measured, which is written as a page and as a file. A notebook shows the page."""
+    """A measurement, which is written as a page and as a file. A notebook shows the page."""
 
     record: RunRecord | ScoreRecord
     title: str

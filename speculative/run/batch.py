@@ -204,8 +204,8 @@ class Batch:
         return not all(seat.is_free for seat in self.seats)
 
     def call(self) -> None:
-        """Of the networks that are waited for, call the innermost drafter's: the target waits until every text has its
-        drafts."""
+        """Call a network for which texts wait, the innermost drafter's if there are several: the target waits until
+        every text has its drafts."""
         networks = [*self.loaded.values()]
         waiting = [(seat, seat.request) for seat in self.seats if seat.request]
         network = max((request.network for _, request in waiting), key=networks.index)

@@ -53,7 +53,7 @@ class CostTimer:
     def timer_of(self, level: int, spec: Drafter, drafter: Draft, x, clock: Callable) -> Callable:  # [n]
         """Return the function that gives the seconds of a draft token of this drafter."""
         inner = self.setup.learned.get(level + 1)
-        if inner:  # which was timed before, and knows the seconds of a token of its target
+        if inner:  # it was timed before, and knows the seconds of a token of its target
             return lambda: inner.token_seconds
         if level == len(self.plan.levels) - 1 and spec.has_model:  # a draft is a call
             return partial(self.time_call, spec.role, x, 1)

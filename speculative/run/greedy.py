@@ -1,4 +1,4 @@
-"""Where two greedy texts differ first, in words, and whether rounding explains it."""
+"""The first difference of two greedy texts, in words, and whether rounding explains it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -73,7 +73,7 @@ def summary(done: Sequence[Check]) -> str:
     """Say whether all checks passed, and how small a loss the check of the speculative tokens would have shown."""
     if not all(check.passed for check in done):
         return "NOT lossless, for the reasons above"
-    shifts = [check.shift for check in done if check.shift]  # that of the speculative tokens comes first
+    shifts = [check.shift for check in done if check.shift]  # the speculative tokens come first
     return "no loss found" + (f"; a shift above {shifts[0]:.1%} would have shown" if shifts else "")
 
 

@@ -23,9 +23,9 @@ from speculative.engines.plain import with_activation
 ACTIVATIONS = {"gelu": partial(jax.nn.gelu, approximate=False), "relu": jax.nn.relu}  # by their names in config.json
 SMALL = 8  # tokens: up to this many are fed in one call that computes the logits of them all
 
-gpt2 = ModuleType(plain_gpt2.__name__)  # a second copy of gpt2.py,
+gpt2 = ModuleType(plain_gpt2.__name__)  # a second copy of gpt2.py, whose np is jax.numpy
 SourceFileLoader(gpt2.__name__, plain_gpt2.__file__).exec_module(gpt2)
-gpt2.np = jnp  # type: ignore[attr-defined]  # in which np is jax.numpy
+gpt2.np = jnp  # type: ignore[attr-defined]
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["w", "scale"], meta_fields=["dtype", "of_input", "of_output"])

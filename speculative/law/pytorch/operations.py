@@ -1,4 +1,4 @@
-"""What is done with an operation that is given unknown numbers, or draws them: draw, move, compute, find, or refuse.
+"""The answer to an operation that is given unknown numbers, or draws them: draw, move, compute, find, or refuse.
 
 PyTorch itself can move a NaN with a code (codes.py). An operation that computes with it would lose the code: it is done
 here, number by number, or refused. The package's own file says which is of which kind.
@@ -135,7 +135,7 @@ def dtype_of_result(call: Call) -> torch.dtype:
 
 
 def of_dtype(dtype: torch.dtype, given):
-    """What an operation is given: a tensor with unknown numbers in this type, all else as it is."""
+    """Return an argument of an operation: a tensor with unknown numbers in this type, all else as it is."""
     if not isinstance(given, torch.Tensor) or given.dtype == dtype or not codes_of(given).any():
         return given
     return convert(Call(ATEN._to_copy.default, (given,), {"dtype": dtype}))
@@ -338,7 +338,7 @@ def draw_multinomial(rng: UnknownGenerator, given: dict):  # -> [..., n]
     *shape, n_weights = weights.shape
     n = given["num_samples"]
     check_known("multinomial", weights)
-    indices: list = []  # which they are is asked for later, if at all
+    indices: list = []  # each is unknown until somebody asks for it
     for row in weights.reshape(-1, n_weights).tolist():
         if n == 1 or given["replacement"]:
             edges = edges_of(np.array(row, float).tobytes())

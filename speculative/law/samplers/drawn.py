@@ -1,4 +1,4 @@
-"""What cannot be followed is drawn: texts with real random numbers, beside the law that they should have.
+"""Texts of a sampler that cannot be followed: drawn with real random numbers, beside the law that they should have.
 
 Pearson's statistic says by how much the counts of the texts are too far from what is expected. If it is too large, as
 many texts are drawn once more with other seeds: only what fails twice is called wrong.

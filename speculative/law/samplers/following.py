@@ -42,7 +42,7 @@ class Findings:
 
     @property
     def wrong(self) -> list[Case]:
-        """Those whose law is not the target's, in the order of LINES."""
+        """The cases whose law is not the target's, in the order of LINES."""
         return [case for case in CASES if self.distances.get(case, 0) > EXACT]
 
     @property

@@ -118,7 +118,7 @@ def ids_of(result, n_vocab: int) -> list[int]:
 
 
 def unpacked(result):
-    """What holds the ids in a result."""
+    """Return the part of a result that holds the ids."""
     if inspect.isasyncgen(result):
         result = collected(result)
     if inspect.iscoroutine(result):

@@ -63,7 +63,7 @@ def as_user_errors() -> Iterator[None]:
 
 
 def words_of(error: BaseException, name: str = "") -> str:
-    """Where somebody's code raised it, its name and its first line of words."""
+    """Return the line where somebody's code raised an error, its name and its first line of words."""
     parts = (raised_at(error), name, first_line(error))
     said = filter(None, parts)
     return ": ".join(dict.fromkeys(said))
@@ -100,8 +100,8 @@ PRINTED = LastLines()
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """What is called within prints nothing, is answered nothing, and cannot end the process without a word. The end of
-    what it would print is kept, as it may be the reason of an error."""
+    """Code that is called within prints nothing, reads nothing, and cannot end the process without a word. The end of
+    its output is kept, as it may be the reason of an error."""
     PRINTED.end = ""
     process, end = os.getpid(), os._exit
 
@@ -223,7 +223,7 @@ def stand_ins_in(function: Callable, stand_ins: StandIns | None = None) -> Itera
 
 
 class Effort(NamedTuple):
-    """What one text takes."""
+    """The effort of one text."""
 
     weight: float  # the probability of its path
     n_calls: int  # calls of the target

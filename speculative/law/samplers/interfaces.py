@@ -53,7 +53,7 @@ INTERFACES = (
 
 
 def interfaces() -> list[Interface]:
-    """Those that can be tried."""
+    """Return the interfaces that can be tried."""
     missing = () if "torch" in sys.modules else (tensor, tensor_batch)
     return [interface for interface in INTERFACES if interface.text not in missing]
 
@@ -107,9 +107,9 @@ class AnyModel:
         if is_tensor(x):
             return self.of_tensor(x, n_last, named.get("past_key_values"))
         if np.ndim(x) < 2:
-            return self.returned(self.model(x, n_last))  # of [n, n_vocab]
+            return self.returned(self.model(x, n_last))  # rows [n, n_vocab]
         texts = [self.model(text, n_last) for text in x]
-        return self.returned(np.stack(texts))  # of [batch, n, n_vocab]
+        return self.returned(np.stack(texts))  # rows [batch, n, n_vocab]
 
     forward = __call__
 

@@ -19,7 +19,7 @@ from speculative.support.errors import UserError
 LOOP = """
 import numpy as np
 
-IS_BLOGS = HAS_NAN = True  # of which Mistake.loop tells
+IS_BLOGS = HAS_NAN = True  # Mistake.loop sets them
 
 def sample(p):
     return np.random.choice(np.arange(len(p)), p=p)
@@ -226,7 +226,7 @@ class Mistake(NamedTuple):
 
 
 class LoopKind(NamedTuple):
-    """What a loop does beside its mistake."""
+    """The properties of a loop beside its mistake."""
 
     is_blogs: bool  # whether all windows have K drafts, as the blog's; ours end with the text
     has_bonus: bool = True  # whether a token follows if all drafts of a window are accepted

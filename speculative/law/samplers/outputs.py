@@ -1,4 +1,4 @@
-"""What a model returns to somebody who works with PyTorch: a tensor, with the attributes of Hugging Face's outputs.
+"""The outputs of a model for somebody who works with PyTorch: a tensor, with the attributes of Hugging Face's outputs.
 
 Keys and values are the tokens themselves, so that whatever is cut off a cache is forgotten.
 """

@@ -38,7 +38,7 @@ import numpy as np
 from speculative.law.samplers.stand_ins import StandIns, jax_random
 
 HERE = str(Path(os.path.abspath(__file__)).parents[2]) + os.sep  # this package
-PARTS = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", ".pyx", HERE)  # of the paths of libraries' files
+PARTS = ("site-packages", f"{os.sep}lib{os.sep}python", "<frozen", ".pyx", HERE)  # in the paths of libraries' files
 
 
 def is_file_of_library(path: str) -> bool:

@@ -110,9 +110,9 @@ LENGTHS_OF_CASES = {"n_vocab": "a vocabulary of {}", "N": "N = {}", "K": "K = {}
 
 
 def lengths_left_out(raised: dict[Case, UserError], ran: Collection[Case]) -> dict[str, str]:
-    """What a sampler cannot do, and why: the lengths that only the cases have in which it raised an error, or else a
-    vocabulary, of which it may meet some tokens alone. Raises the first error that no length explains. A vocabulary of
-    3 cannot be left out, because half of all cases have it.
+    """Return what a sampler cannot do, and why: the lengths that only the cases have in which it raised an error, or
+    else a vocabulary, of which it may meet some tokens alone. Raises the first error that no length explains. A
+    vocabulary of 3 cannot be left out, because half of all cases have it.
     """
     unexplained = dict(raised)
     reasons = {}
@@ -192,7 +192,7 @@ def file_that_calls(function: Function) -> str:
 
 
 def argument_for(name: str, lines: str) -> str:
-    """What to give for a parameter of this name, by OF_RULES or OF_LOOPS."""
+    """Return the argument for a parameter of this name, by OF_RULES or OF_LOOPS."""
     for line in lines.split("\n")[1:-1]:
         words, argument = line.rsplit("  ", 1)
         if all(any(word in name.lower() for word in choice.split(",")) for choice in words.split()):

@@ -1,4 +1,4 @@
-"""What a wrong verdict shows: the shortest text whose next token is wrong, and one path that leads there.
+"""The parts that a wrong verdict shows: the shortest text whose next token is wrong, and one path that leads there.
 
 The path is run once more while a Listener notes what happens in it, each with the line of somebody's file:
 
@@ -40,8 +40,8 @@ class Fault(NamedTuple):
 
 
 def case_to_show(distances: dict[Case, float]) -> Case:
-    """Of the smallest line of cases in which the fault is plain, the one that is furthest from the target's law.
-    distances: of the wrong cases."""
+    """Return the case that is furthest from the target's law, in the smallest line of cases in which the fault is
+    plain. distances: {wrong case: distance}."""
     furthest = max(distances.values())
     plain = [case for case, distance in distances.items() if distance >= PLAIN * furthest]
     line = min(plain, key=Case.size).line
@@ -75,7 +75,8 @@ def fault_after(case: Case, law: dict, text: tuple) -> tuple[float, Fault]:
 
 
 def events_to(fault: Fault, decode: Callable) -> list[str]:
-    """What happens in the likeliest path after whose text the token comes that comes too often. Raises UserError."""
+    """Return the events of the likeliest path after whose text the token comes that comes too often. Raises
+    UserError."""
     program = Program(decode, fault.case)
     wrong = (*fault.text, int(np.argmax(fault.own - fault.q)))
     paths = [path for path in paths_of(program, MOST_PATHS) if path.outcome[: len(wrong)] == wrong]
@@ -89,7 +90,7 @@ def events_to(fault: Fault, decode: Callable) -> list[str]:
 
 
 class Event(NamedTuple):
-    """What happened in a path, at which line of whose file."""
+    """An event of a path, with the file and the line."""
 
     file: str  # "" if it is ours
     line: int

@@ -1,4 +1,4 @@
-"""What is put in the place of somebody's random numbers.
+"""Stand-ins, which are put in the place of somebody's random numbers.
 
 NumPy's and Python's generators are written in C and cannot be told to give unknown numbers. So each thing that gives
 random numbers, a generator, its class or its method, has a stand-in. places.py says where it is put.
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
 
 
 class StandIns(ABC):
-    """What is put in the place of each thing."""
+    """The stand-in of each thing."""
 
     def __init__(self, stand_ins: dict):
         """stand_ins: {a thing: its stand-in}."""
@@ -80,7 +80,7 @@ class UnknownStandIns(StandIns):
             if callable(thing):
                 self.add(thing, unfollowed(f"jax.random.{name}"))
         hidden = self.of(np.random.mtrand._rand)  # type: ignore[attr-defined]
-        for name in ("seed", "sample", "ranf"):  # of np.random, no methods of its hidden generator, but draw from it
+        for name in ("seed", "sample", "ranf"):  # functions of np.random that draw from its hidden generator
             self.add(getattr(np.random, name), getattr(hidden, name))
 
     def of(self, thing):
@@ -116,7 +116,8 @@ def jax_random() -> ModuleType:
 
 
 def state_of(generator: object) -> int | None:
-    """Those of one state give the same numbers. (The class, which comes first, may have its stand-in already.)"""
+    """Return a hash of a generator's state: generators of one state give the same numbers. (The class, which comes
+    first, may have its stand-in already.)"""
     if type(generator) is SYSTEM:
         return None
     return hash(pickle.dumps(generator.__reduce_ex__(4)[1:]))

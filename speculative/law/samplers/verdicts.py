@@ -100,7 +100,7 @@ def effort_in_words(efforts: dict[Case, list[Effort]], sampler: Sampler) -> str:
 
 
 def drawn_in_words(draws: Draws, sampler: Sampler, reason: str) -> str:
-    """What was seen in texts that were drawn, and why they were."""
+    """Say what was seen in texts that were drawn, and why they were."""
     why = f"Its random numbers cannot be followed: {reason}."
     efforts = {case: [*program.efforts.values()] for case, program in draws.programs.items()}
     effort = effort_in_words(efforts, sampler)
