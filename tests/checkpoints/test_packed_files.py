@@ -92,7 +92,7 @@ def test_pack_then_run_then_run_without(models, command, monkeypatch):
 
     before, n_mapped, out = texts()
     assert n_mapped == 0
-    saves = rf" The next run begins \d+ s sooner with --pack: \d+ MB in {models}/packed$"
+    saves = rf" The next run begins \d+ s sooner with --pack: \d+ MB in {models}/packed\.$"
     assert re.search(saves, " ".join(out.split()))  # the line may be wrapped
     assert texts("--pack")[2].count(f"to undo --pack, delete {models / 'packed'}") == 3
     assert [path.suffix for path in (models / "packed").iterdir()] == [".pack"] * 3

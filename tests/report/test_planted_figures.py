@@ -135,9 +135,9 @@ def check_doubt():
     f = record.figures
     assert f.doubt is None
     impossible = with_values(f, speedup=2.2)
-    assert reason(impossible).startswith("2.00 tokens for each call")
+    assert reason(impossible).startswith("a call of the target gave 2.00 tokens")
     beyond = with_values(f, speedup_without_prefill=2.2)
-    assert reason(beyond).startswith("2.20 without the prompt")
+    assert reason(beyond).startswith("without the prompt it would be 2.20")
     cheap = with_values(f, mean_beta=0.9)
     assert reason(cheap).startswith("calls of the target with several")
     waited = replace(f, waited=9.0)
