@@ -9,6 +9,7 @@ import filecmp
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ from speculative.checkpoints.names import (
     is_path,
     local_folder,
 )
-from speculative.checkpoints.padded import PaddedWeights, Padding
+from speculative.checkpoints.padded import PaddedWeights, Padding, cannot_be_padded
 from speculative.checkpoints.tokenizer import read_encoder
 from speculative.checkpoints.weights import Weights, read_all
 from speculative.support.errors import UserError
@@ -148,6 +149,19 @@ def model_folder(name: str, models_dir: str) -> str:
     return in_cache[0] if in_cache else local_folder(name, models_dir)
 
 
+def inputs_of(name: str, models_dir: str) -> list[str]:
+    """Return the paths from which a model is read: its folder, and the files to which links in it lead; of a padded
+    model, also those of the smaller one."""
+    folders = [model_folder(name, models_dir)]
+    with suppress(UserError):  # damaged settings are refused when they are read
+        small = look(folders[0]).small
+        folders += [small.folder] if small else []
+    paths = [*folders]
+    for folder in filter(os.path.isdir, folders):
+        paths += [os.path.realpath(entry.path) for entry in os.scandir(folder)]
+    return paths
+
+
 def announce_downloads(model_sizes: Iterable[str], models_dir: str, source: str) -> None:
     """Print how much will be downloaded in all, if official models of these names are missing. Raises UserError."""
     folders = {}
@@ -250,6 +264,9 @@ class Checkpoint(ModelFiles):
         index = read_index([self.path(name) for name in self.weights])
         if self.small:
             small = open_checkpoint(self.small)
+            fault = cannot_be_padded(small.hparams, hparams)
+            if fault:
+                raise bad_file(self.path(self.settings_file), f"it is padded from {small.folder}, so {fault}")
             return PaddedWeights(index, Padding(small.hparams, hparams), settings_in_weights(small.config))
         return Weights(index, hparams, settings_in_weights(self.config))
 

@@ -23,6 +23,19 @@ READS = "(c_attn|c_fc)/w"  # parameters whose first axis is the residual stream
 GAIN, BIAS = "ln_./g", "ln_./b"  # the names of a layer norm's parameters
 
 
+def cannot_be_padded(old: dict, new: dict) -> str:
+    """Return why a model with hparams old cannot become one with hparams new; "" if it can."""
+    for name in ("n_vocab", "n_ctx", "n_layer", "n_head"):
+        if new[name] < old[name]:
+            return f"{name} should be at least {old[name]}, not {new[name]}"
+    if new["n_embd"] < old["n_embd"] + 2:
+        return f"n_embd should be at least {old['n_embd'] + 2}, not {new['n_embd']}"
+    width = old["n_embd"] // old["n_head"]  # of a head, which keeps it
+    if new["n_embd"] != width * new["n_head"]:
+        return f"n_embd / n_head should be {width}"
+    return ""
+
+
 class Padding:
     """How a model with hparams old becomes one with hparams new."""
 

@@ -210,9 +210,13 @@ def with_shared_caches(networks: Mapping[str, Network], copies: Sequence[str]) -
     the target's cache."""
     shared = dict(networks)
     target = networks["target"]
-    of_target = SharedCache(target) if isinstance(target, CachedNetwork) else None
+    of_target: SharedCache | None = None
+    if isinstance(target, SharedNetwork):  # of a model that somebody decodes with: its cache is this decode's, too
+        of_target = target.shared
+    elif isinstance(target, CachedNetwork):
+        of_target = SharedCache(target)
     for role, network in networks.items():
-        if not isinstance(network, CachedNetwork):
+        if not isinstance(network, CachedNetwork) or isinstance(network, SharedNetwork):
             continue
         is_copy = role in copies
         rank = [*FORMATS].index(role) if is_copy else 0  # a copy reads entries of more exact copies

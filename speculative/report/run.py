@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from speculative.checkpoints.folder import model_folder
+from speculative.checkpoints.folder import inputs_of
 from speculative.checkpoints.names import packs_folder
 from speculative.report import ending
 from speculative.report.document import to_json, write_run
@@ -25,7 +25,9 @@ FRAME = "width: 100%; height: 80vh; min-height: 30rem; border: 0"  # style of th
 def check_files(outputs: Sequence[str | None], o: Options) -> None:
     """Raise UserError if one of these files cannot be written, or belongs to the files that a run with these options
     reads."""
-    models = [model_folder(size, o.models_dir) for size in (o.target_model_size, o.draft_model_size)]
+    models: list[str] = []
+    for size in (o.target_model_size, o.draft_model_size):
+        models += inputs_of(size, o.models_dir)
     packed = packs_folder(o.models_dir)
     check_outputs(outputs, [o.prompt_file, o.score, o.ngram_text, packed, *models])
 

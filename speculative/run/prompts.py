@@ -35,7 +35,8 @@ class PromptReader:
 
     def ids_of(self, prompt: str) -> list[int]:
         """Return the prompt's ids as encode does, if they are not known yet."""
-        return [*self.known[prompt]] if prompt in self.known else self.encode(prompt)
+        is_known = isinstance(prompt, str) and prompt in self.known  # a list is refused by encode
+        return [*self.known[prompt]] if is_known else self.encode(prompt)
 
     def input_ids(self, prompt: str, N: int) -> list[int]:
         """Return the prompt's ids. Raises UserError if they and N more tokens do not fit into the context."""

@@ -134,6 +134,7 @@ class Session(Generic[AnyOptions]):
         """Return the steps of a decoder, one of DECODERS, with their chances of acceptance. sample: of the first
         text. setup: in place of the session's. Raises UserError."""
         setup = setup or self.setup
+        decoder = checked("decoder", one_of(*DECODERS), decoder)
         N = checked("n_tokens_to_generate", whole(1), N)
         sample = checked("sample", whole(0), sample)
         check_files_in_use(self.models.files_in_use)

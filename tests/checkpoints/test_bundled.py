@@ -11,11 +11,12 @@ from tiny import OneText, refusal
 
 from gpt2 import gpt2
 from speculative import load_pair
-from speculative.checkpoints.folder import find_files, load_params
+from speculative.checkpoints.folder import find_files, load_params, open_checkpoint
 from speculative.engines.c.forward import CompiledPass
 from speculative.engines.c.packing import pack
 from speculative.engines.formats import FORMATS
-from speculative.run.options import DEMO
+from speculative.report.run import check_files
+from speculative.run.options import DEMO, Options, make_options
 
 
 def test_its_files_are_small():
@@ -70,3 +71,32 @@ def test_a_padded_model_without_its_small_one_names_that(tmp_path):
     small.mkdir()
     (small / "hparams.json").write_bytes((MODELS / "tiny-target" / "hparams.json").read_bytes())
     assert f"{small} lacks " in refusal(find_files, "padded", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"n_ctx": 100}, "n_ctx should be at least 256, not 100"),
+        ({"n_layer": 1}, "n_layer should be at least 12, not 1"),
+        ({"n_embd": 120, "n_head": 3}, "n_embd should be at least 194, not 120"),
+        ({"n_head": 24}, "n_embd / n_head should be 64"),
+    ],
+)
+def test_a_shape_to_which_a_model_cannot_be_padded_is_one_line(changed, fault, tmp_path):
+    for name in ("padded-target", "tiny-target"):
+        shutil.copytree(MODELS / name, tmp_path / name)
+    path = tmp_path / "padded-target" / "hparams.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    checkpoint = open_checkpoint(find_files("padded-target", str(tmp_path)))
+    assert refusal(checkpoint.open_weights).endswith(f"it is padded from {tmp_path / 'tiny-target'}, so {fault}")
+
+
+def test_no_output_is_a_file_that_a_model_is_read_from(tmp_path):
+    """Not in the folder of a padded model's small one, and not where a link in the folder leads."""
+    weights = tmp_path / "elsewhere.safetensors"
+    shutil.copytree(MODELS / "tiny-target", tmp_path / "models" / "linked")
+    (tmp_path / "models" / "linked" / "model.safetensors").rename(weights)
+    (tmp_path / "models" / "linked" / "model.safetensors").symlink_to(weights)
+    linked = {"models_dir": str(tmp_path / "models"), "target_model_size": "linked"}
+    for options, path in (({"demo": True}, MODELS / "tiny-target" / "model.safetensors"), (linked, weights)):
+        assert refusal(check_files, [str(path)], make_options(Options, options)).startswith(f"this run uses {path}")

@@ -32,7 +32,7 @@ from speculative.law.samplers import following
 from speculative.rules import parse_rule
 from speculative.run.options import Options, make_options
 from speculative.run.session import Session
-from speculative.sampling import Proposal, token_by_token
+from speculative.sampling import Proposal, speculative_sampling, token_by_token
 from speculative.verify.checks import check_greedy
 
 PROMPT = "It was upon a bitterly cold night in the winter of the year, a cold night in the"
@@ -418,6 +418,8 @@ CALLED = "lambda is called as {}, and takes other parameters: give it these"
         (lambda pair: pair.batch("a text", 4), "prompts must be a list of texts: give a single one as [prompt]"),
         (lambda pair: pair.batch(5, 4), "prompts must be a list of texts: give a single one as [prompt]"),
         (lambda pair: pair.batch(["a text"], 4, "greedy"), "name must be one of autoregressive, speculative"),
+        (lambda pair: pair.decode("greedy", ["a text"], 4), "decoder must be one of autoregressive, speculative"),
+        (lambda pair: pair.speculative(["a text"], 4), "the prompt must be a text in UTF-8, not ['a text']"),
         (lambda pair: pair.steps("greedy", [1], 4, None), "decoder must be one of autoregressive, speculative"),
         (lambda pair: pair.model("drafft"), "role must be one of target, draft, not 'drafft'"),
         (lambda pair: load_pair(demo=True, encoder=3), "encoder is for a target that is a function: leave it out"),
@@ -436,6 +438,16 @@ def test_a_function_may_write_to_its_x_and_return_lists_and_whole_numbers(pair, 
         return [token] * k, np.eye(2048, dtype=int)[[int(token)] * k].tolist()
 
     assert decoded(pair.changed(drafter=careless, accept=accept).speculative(PROMPT, 20)) == greedy[:20]
+
+
+@pytest.mark.parametrize("drafter", ["int8", "int8/model", "int8/prompt_lookup+model"])
+def test_a_drafter_of_ones_own_loop_leaves_the_targets_cache_alone(pair, drafter):
+    session = pair.changed(drafter=drafter)
+    x = session.encode(PROMPT)
+    target = session.model("target")
+    rng = np.random.default_rng(0)
+    [*speculative_sampling(x, session.drafter(rng, target), target, 20, 4, rng)]
+    assert all(call.n_read <= 5 for call in [*target.log][1:])
 
 
 def test_a_function_may_not_tell_its_parameters(pair):
