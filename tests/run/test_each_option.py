@@ -141,6 +141,6 @@ def test_the_ending_of_a_few_tokens_has_five_lines_at_most(waited, command, monk
     monkeypatch.setenv("COLUMNS", "10000")
     status, out, _ = command("--demo", "-n", "5")
     assert status == 0
-    assert ("the threads together waited" in out) == (waited > 0)
+    assert ("threads together waited" in out) == (waited > 0)  # also if it is why the speedup is doubtful
     ending = out.split("Speculative Decode")[1].split("\n\n", 1)[1]
     assert 3 <= len([line for line in ending.splitlines() if line]) <= 5
