@@ -51,7 +51,6 @@ OTHER_KINDS = {
     "auto_map": "the model has code of its own, which is not run: if it computes as GPT-2 does, delete auto_map there",
 }
 OTHER_VALUES = {"attention_head_type": "; multi-query attention is not GPT-2's"}
-NOT_APPLIED_IN = ("generation_config.json", "config.json")  # the first that is there may ask for these:
 # Settings by which transformers changes a text at every temperature, with the values that change nothing.
 PENALTIES = {
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "num_beams"), 1),
@@ -113,7 +112,7 @@ def check(config: dict, path: str) -> None:
 def say_what_is_not_applied(folder: str) -> None:
     """Print the penalties and bans by which transformers would change a text of this model: in
     generation_config.json, or in config.json if that is not there."""
-    paths = [os.path.join(folder, name) for name in NOT_APPLIED_IN]
+    paths = [os.path.join(folder, name) for name in ("generation_config.json", "config.json")]
     path = next(filter(os.path.isfile, paths), None)
     settings = read_object(path) if path else {}
     asked = [name for name, usual in PENALTIES.items() if settings.get(name) and settings[name] != usual]

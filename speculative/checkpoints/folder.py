@@ -19,7 +19,6 @@ from speculative.blog.encoder import Encoder, get_encoder
 from speculative.checkpoints import hub, hugging_face, openai
 from speculative.checkpoints.advice import broken_link, has_own_weights, instead_of_file, lacking
 from speculative.checkpoints.config import (
-    NOT_APPLIED_IN,
     read_config,
     read_object,
     say_what_is_not_applied,
@@ -112,8 +111,9 @@ def find_files(
     if not can_be_downloaded(name, files):
         if files.small and [*missing] == ["weights"]:
             files = files.small
+            missing = files.missing()
             name = os.path.basename(files.folder)
-        raise lacking(files.missing(), files.folder, files.names, name, models_dir)
+        raise lacking(missing, files.folder, files.names, name, models_dir)
     download_gpt2_files(name, folder, source, weights)
     return look(folder)
 
@@ -242,8 +242,7 @@ class Checkpoint(ModelFiles):
         """Read the tokens. other: another checkpoint and its encoder, which is this one's too if their files are equal.
         Raises UserError."""
         n_vocab = self.hparams["n_vocab"]
-        if self.names.intersection(NOT_APPLIED_IN):
-            say_what_is_not_applied(self.folder)
+        say_what_is_not_applied(self.folder)
         if self.vocabulary_files != OPENAI_VOCABULARY:
             return read_encoder(self.folder, n_vocab)
         encoder = other[1] if other and has_equal_vocabulary(self.folder, other[0].folder) else None

@@ -30,7 +30,7 @@ class CostTimer:
     def time_levels(self, x) -> None:  # [n]
         """Time the levels whose costs are unknown, in a small part of the time that a decode takes. The innermost comes
         first, because the level around it drafts at its cost. x: a text, whose end is the text of the calls."""
-        unknown = [level for level, learned in self.setup.learned.items() if not learned.is_measured]
+        unknown = self.setup.unmeasured
         self.prompt = np.asarray(x)  # [n], for functions: they are asked for no text that a decode would not ask for
         most_text = max(1, self.n_ctx - max(WINDOW_ROWS))  # tokens; the rest of the context is for windows
         x = np.asarray(x)[-min(N_TEXT, most_text) :]  # [n]

@@ -53,6 +53,11 @@ class Setup:
             if K == "auto":
                 self.learned[level] = Learned([drafter.scale for drafter in drafters], is_alone=self.plan.batch == 1)
 
+    @property
+    def unmeasured(self) -> list[int]:
+        """The levels whose K is auto, and the costs of whose calls are unknown."""
+        return [level for level, learned in self.learned.items() if not learned.is_measured]
+
 
 def decode(
     setup: Setup,

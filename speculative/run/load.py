@@ -1,13 +1,13 @@
 """Loading, from top to bottom: from options to models that can decode.
 
-load          the plan, with every refusal; the checkpoints, each opened once; prompts and sizes against the context
-              and the memory; then the weights, and the parts that drafters load
-Models        the models of a session by role: their small files, and those that are loaded
-drafting_for  a draft of another vocabulary takes the target's ids
-load_weights  from files to networks. A tensor passes two functions: weights.array(name) reads and checks it, and
-              pack(name, array) of each format packs it
-write_packs   packed weights on the disk, which later runs map
-spelled_out   the options that --fast stands for, which the small files decide
+load              the plan, with every refusal; the checkpoints, each opened once; prompts and sizes against the context
+                  and the memory; then the weights, and the parts that drafters load
+Models            the models of a session by role: their small files, and those that are loaded
+drafting_for      a draft of another vocabulary takes the target's ids
+load_weights      from files to networks. A tensor passes two functions: weights.array(name) reads and checks it, and
+                  pack(name, array) of each format packs it
+write_packs       packed weights on the disk, which later runs map
+spelled_out       the options that --fast stands for, which the small files decide
 function_network  a user's function in the place of the target
 """
 
@@ -261,9 +261,8 @@ def load_weights(models: Models, specs: Sequence[ModelSpec], in_place: bool) -> 
         files = with_weights(models, of_model[0])
         unpacked = [spec for spec in of_model if not map_pack(models, spec, files)]
         if unpacked:
-            read_weights(
-                models, unpacked, files, in_place and not files.small
-            )  # no file holds a padded model's weights
+            stays = in_place and not files.small  # no file holds a padded model's weights
+            read_weights(models, unpacked, files, stays)
 
 
 def with_weights(models: Models, spec: ModelSpec) -> Checkpoint:
@@ -312,8 +311,8 @@ def read_weights(models: Models, specs: Sequence[ModelSpec], files: Checkpoint, 
 
 
 def pack_of(models: Models, spec: ModelSpec, files: Checkpoint) -> str | None:
-    """Return the path of a model's pack, None if there is none."""
-    if not models.engine.packs or not os.path.isdir(packs_folder(models.models_dir)) or files.missing():
+    """Return the path of a model's pack, None if there is none. files: all of them are there."""
+    if not models.engine.packs or not os.path.isdir(packs_folder(models.models_dir)):
         return None
     from speculative.engines.c import pack_files
 
@@ -377,10 +376,12 @@ def copy_pays(o: ModelOptions, models: Models, prompts: Sequence[str]) -> bool:
     if not target.files or target.dtype != "float32":
         return False  # a function has no weights; a copy of bfloat16 saves too little
     copy = target._replace(dtype="int8")
-    is_free = not prompts or "int8" in models.loaded or bool(pack_of(models, copy, target.files))
+    if copy.n_bytes < LARGE_BYTES:
+        return False
+    is_there = "int8" in models.loaded or (not target.files.missing() and pack_of(models, copy, target.files))
+    is_free = not prompts or is_there
     n_tokens = math.inf if is_free else len(prompts) * o.n_tokens_to_generate / o.batch
-    is_large = copy.n_bytes >= LARGE_BYTES
-    return is_large and models.engine.copy_is_quick(n_tokens, o.temperature) and copy_fits(models)
+    return models.engine.copy_is_quick(n_tokens, o.temperature) and copy_fits(models)
 
 
 def copy_fits(models: Models) -> bool:

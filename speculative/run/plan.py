@@ -135,8 +135,9 @@ def draft_filters(o: ModelOptions) -> Filters:
 
 def check_copies(drafters: Sequence[Drafter], dtype: str) -> None:
     """Raise UserError if a copy of the target, whose weights have this format, saves no bytes."""
-    for role in [drafter.role for drafter in drafters]:
-        if role in FORMATS and FORMATS[role].weight_bytes >= FORMATS[dtype].weight_bytes:
+    for drafter in drafters:
+        copy = FORMATS.get(drafter.role)
+        if copy and copy.weight_bytes >= FORMATS[dtype].weight_bytes:
             raise UserError(
-                Option("drafter"), f" {role} takes no fewer bytes than the target, whose weights are {dtype}"
+                Option("drafter"), f" {copy.name} takes no fewer bytes than the target, whose weights are {dtype}"
             )

@@ -195,7 +195,7 @@ class Session(Generic[AnyOptions]):
         """Time the calls by which K is chosen after this text, unless they were timed or K is a number. The caches
         then hold the timed texts, and are emptied."""
         setup = setup or self.setup
-        if any(not learned.is_measured for learned in setup.learned.values()):
+        if setup.unmeasured:
             CostTimer(setup, self.engine, self.n_ctx).time_levels(x)
             self.models.forget(setup.plan.network_roles)
 

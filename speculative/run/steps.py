@@ -8,7 +8,7 @@ from typing import Any
 
 from speculative.engines.model import Call, Model
 from speculative.sampling import Step
-from speculative.trees import Tree, children_of, path_of
+from speculative.trees import children_of, path_of
 
 
 @dataclass
@@ -67,10 +67,7 @@ def origins_of(step: Step) -> list[str]:
     """The origin of each token: "accepted", then "resampled", "bonus" or "autoregressive"."""
     if not step.n_drafted:
         return ["autoregressive"]
-    if isinstance(step.proposal, Tree):
-        rejected = bool(children_of(step.proposal)[path_of(step)[-1]])  # a leaf has no children
-    else:
-        rejected = step.n_accepted < step.n_drafted
+    rejected = children_of(step.proposal)[path_of(step)[-1]]  # a leaf has no children
     return ["accepted"] * step.n_accepted + ["resampled" if rejected else "bonus"]
 
 
